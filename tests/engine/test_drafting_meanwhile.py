@@ -99,7 +99,7 @@ class Near:
 
 def waits(near: Near, go_on: GoOn, waiting: float = 1.0, share: float = 1.0) -> MeanwhileVerifier:
     """A verifier whose checks wait now, and have waited for a share of their time."""
-    verifier = MeanwhileVerifier(near, lambda: waiting, lambda: share * near.now, go_on, lambda: near.now)  # type: ignore[arg-type]
+    verifier = MeanwhileVerifier(near, lambda: waiting, lambda: share * near.now, go_on, lambda: near.now)
     verifier.submit([DRAFT])  # nothing is known before it
     near.passes = 0
     return verifier

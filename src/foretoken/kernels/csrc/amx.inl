@@ -33,10 +33,7 @@ void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const Pa
 
 void repack(const void* const* weights, int64_t k, void* block) {
   for (int64_t step = 0; step < blocks_of(k); ++step) {
-    alignas(64) float pairs[16 * 16];
-    for (int i = 0; i < 16; ++i) std::memcpy(pairs + i * 16, static_cast<const char*>(weights[i]) + step * 64, 64);
-    transpose(pairs);
-    std::memcpy(static_cast<char*>(block) + step * kTileBytes, pairs, kTileBytes);
+    put_rows(weights, step, k, static_cast<char*>(block) + step * kTileBytes);
   }
 }
 

@@ -62,12 +62,12 @@ void multiply_many(Weights weights, int64_t blocks, int64_t k, const PackedRows&
   alignas(64) float rest[16 * kWide];  // sums of a last group that lacks rows
   const char* rows = static_cast<const char*>(packed.packed);
   const int64_t count = packed.count(), whole = count / 16, groups = groups_of(count), all_steps = blocks_of(k);
+  const int64_t shares = (groups + 1) / 2, lines = (2 * 16 + shares - 1) / shares;  // fetched of the next two blocks
   Tiles<true> tiles(16);
   for (int64_t at = 0; at == 0 || at < all_steps; at += kSlice) {
     const int64_t steps = std::min(kSlice, all_steps - at), bytes = steps * kTileBytes;
     auto meet = [&](auto kBlocks, int64_t block) {
       const Slice slice = weights.slice(block, kBlocks, at, steps);
-      const int64_t shares = (groups + 1) / 2, lines = (2 * 16 + shares - 1) / shares;
       auto some = [&](auto kGroups, int64_t group, const Results& sums) {
         Share next;
         if (Weights::kInMemory && steps > 0) {

@@ -3,7 +3,28 @@
 namespace {
 
 // With few rows, `begin` with up to kMost blocks; then for each step `prepare`, and kLate steps later `tile`. With many,
-// `slice`: all blocks' tiles of some steps.
+// `slice`: the tiles of some steps of one or two blocks. kInMemory: these lie in memory, from where they can be fetched; else
+// they are made.
+
+// Lines of 32 inputs of 16 rows, behind whose ends come zeros.
+inline void copy_lines(const void* const* rows, int64_t step, int64_t k, char* lines) {
+  const int64_t left = k - step * 32;
+  if (left < 32) std::memset(lines, 0, kTileBytes);
+  for (int j = 0; j < 16; ++j) {
+    const char* from = static_cast<const char*>(rows[j]) + step * 64;
+    if (left < 32) {
+      std::memcpy(lines + j * 64, from, static_cast<std::size_t>(left) * 2);
+    } else {
+      std::memcpy(lines + j * 64, from, 64);  // a size that is known costs less
+    }
+  }
+}
+
+// The same as a tile on the right.
+inline void put_rows(const void* const* rows, int64_t step, int64_t k, char* tile) {
+  copy_lines(rows, step, k, tile);
+  transpose(reinterpret_cast<float*>(tile));
+}
 
 // Lines of 64 bytes as they lie in rows anywhere: with four blocks, memory would be read in too many places at once.
 class InRows {
@@ -31,36 +52,21 @@ class InRows {
     const int64_t left = k_ - step * 32;
     if (distance_[i] && left >= 32) return {row(i, 0) + step * 64, distance_[i]};
     char* lines = room_->lines[i];
-    for (int j = 0; j < 16; ++j) copy_line(row(i, j), step, lines + j * 64);
+    copy_lines(at_[i], step, k_, lines);
     return {lines, 64};
   }
 
-  Slice slice(int64_t block, int64_t blocks, int64_t at, int64_t steps) {
+  Slice slice(int64_t block, int64_t blocks, int64_t at, int64_t steps) const {
     SliceRoom& room = slice_room();
-    begin(block, blocks);
     for (int64_t i = 0; i < blocks; ++i) {
-      for (int64_t step = at; step < at + steps; ++step) {
-        char* tile = room.tiles[i][step - at];
-        for (int j = 0; j < 16; ++j) copy_line(row(i, j), step, tile + j * 64);
-        transpose(reinterpret_cast<float*>(tile));
-      }
+      const void* const* rows = rows_ + (block + i) * kTile;
+      for (int64_t step = at; step < at + steps; ++step) put_rows(rows, step, k_, room.tiles[i][step - at]);
     }
     return room.slice();
   }
 
  private:
   const char* row(int64_t i, int j) const { return static_cast<const char*>(at_[i][j]); }
-
-  // 32 inputs of a row, behind whose end come zeros.
-  void copy_line(const char* from, int64_t step, char* line) const {
-    const int64_t left = k_ - step * 32;
-    if (left >= 32) {
-      std::memcpy(line, from + step * 64, 64);  // a size that is known costs less
-    } else {
-      std::memset(line, 0, 64);
-      std::memcpy(line, from + step * 64, static_cast<std::size_t>(left) * 2);
-    }
-  }
 
   const void* const* rows_;
   int64_t k_;

@@ -10,7 +10,7 @@ constexpr int64_t kBlock = 256;    // positions
 constexpr int64_t kScores = kBlock + 16;
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
-constexpr int64_t kManyQueries = 16;
+constexpr int64_t kManyQueries = 16;  // from which on values are weighed on tiles
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
 
 // Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
@@ -130,7 +130,6 @@ class Block {
     at_least(scratch_.queries, all * dim);
     at_least(scratch_.keys, kBlock);
     at_least(scratch_.values, kBlock);
-    at_least(scratch_.head_values, kBlock);
     packed_each_ = static_cast<int64_t>(a_.kernels.packed_bytes(a_.shape.cache, per_head_, dim) + 63) / 64 * 64;
     at_least(scratch_.packed, 64 + packed_each_ * heads_);
     packed_ = aligned(scratch_.packed);
@@ -223,7 +222,8 @@ class Block {
     }
   }
 
-  // Stretches that many queries see whole go at once.
+  // Of bf16, places that many queries see whole go at once, for kernels with tiles; if they are of many heads, no more than
+  // can be fetched meanwhile.
   void weigh_all(Range any, int64_t from, int64_t to) {
     Range whole = any;
     for (int64_t row = from; row < to; ++row) {
@@ -232,38 +232,24 @@ class Block {
     }
     whole.from = (whole.from + kStretch - 1) / kStretch * kStretch;
     whole.to = whole.to / kStretch * kStretch;
-    if (whole.empty() || (to - from) * a_.group < kManyQueries) return weigh(any, from, to);
-    weigh({any.from, whole.from}, from, to);
-    // values of many heads must be fetched, and those of other formats stay in the first cache
-    const int64_t step = a_.shape.cache != Format::bf16 ? kStretch : heads_ > 1 ? kKeys : kBlock;
-    for (int64_t at = whole.from; at < whole.to; at += step) {
-      const int64_t end = std::min(whole.to, at + step);
-      for (int64_t h = 0; h < heads_; ++h) {
-        fetch(scratch_.values, end, step, any.to, h);
-        const int64_t q = first_query(h, from);
-        a_.kernels.weigh(a_.shape.cache, scratch_.scores.data() + q * kScores + at, kScores, (to - from) * a_.group,
-                         values_of(h, {at, end}), 0, end - at, a_.dim, part_.outs + q * a_.dim);
-      }
-    }
-    weigh({whole.to, any.to}, from, to);
+    const bool few = (to - from) * a_.group < kManyQueries;
+    if (a_.shape.cache != Format::bf16 || few || whole.empty()) return weigh(any, any.to, kStretch, from, to);
+    weigh({any.from, whole.from}, any.to, kStretch, from, to);
+    weigh(whole, any.to, heads_ > 1 ? kKeys : kBlock, from, to);
+    weigh({whole.to, any.to}, any.to, kStretch, from, to);
   }
 
-  // Where a head's values lie, for places [range.from, range.to).
-  const void* const* values_of(int64_t h, Range range) {
-    for (int64_t i = range.from; i < range.to; ++i) {
-      const void* value = scratch_.values[static_cast<std::size_t>(i)];
-      scratch_.head_values[static_cast<std::size_t>(i)] = static_cast<const char*>(value) + (p_.head + h) * a_.head_bytes;
-    }
-    return scratch_.head_values.data() + range.from;
-  }
-
-  void weigh(Range any, int64_t from, int64_t to) {
-    for (int64_t at = any.from / kStretch * kStretch; at < any.to; at += kStretch) {
-      const int64_t end = std::min(any.to, at + kStretch);
+  // `step` places at a time. last: where the places end that are weighed after these, too.
+  void weigh(Range some, int64_t last, int64_t step, int64_t from, int64_t to) {
+    for (int64_t at = some.from / kStretch * kStretch; at < some.to; at += step) {
+      const int64_t end = std::min(some.to, at + step);
       for (int64_t h = 0; h < heads_; ++h) {
-        fetch(scratch_.values, at + kStretch, kStretch, any.to, h);
-        values_of(h, {std::max(at, any.from), end});
-        const void* const* values = scratch_.head_values.data() + at;
+        fetch(scratch_.values, end, step, last, h);
+        const void* values[kBlock];
+        for (int64_t i = std::max(at, some.from); i < end; ++i) {
+          const void* value = scratch_.values[static_cast<std::size_t>(i)];
+          values[i - at] = static_cast<const char*>(value) + (p_.head + h) * a_.head_bytes;
+        }
         auto of = [&](int64_t row) {
           const Range all = seen(row);
           return Range{std::max(at, all.from), std::min(end, all.to)};

@@ -53,7 +53,7 @@ inline void rows_block(const __m256i* columns, const float* x, Results results) 
 }
 
 // Threes, and twos for the rest: a row alone would wait for its own sums.
-inline void all_rows(const __m256i* columns, const PackedRows& rows, int64_t line, Results results) {
+inline void all_rows(const __m256i* columns, const PackedRows& rows, int64_t line, const Results& results) {
   const float* x = static_cast<const float*>(rows.packed) + (line * rows.n + rows.from) * 32;
   const int64_t n = rows.count();
   auto some = [&](int64_t row) { return Results{results.at(row), results.stride}; };

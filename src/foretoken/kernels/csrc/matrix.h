@@ -114,7 +114,7 @@ struct Arithmetic {  // which kernels, on which threads
   bool packs_alike(const Matrix& one, const Matrix& other) const {
     return one.repacked == other.repacked || !kernels->pack_repacked;
   }
-  // work(blocks, rows, results) for pieces of blocks [from, to) of a matrix with all n rows, such that results stay near.
+  // work(blocks, rows, results) for pieces of blocks [from, to) with all n rows, such that results stay near.
   // results: in `room`, which has `room_for(n)` floats.
   template <class F>
   void each_piece(std::int64_t from, std::int64_t to, const char* packed, std::int64_t n, float* room,

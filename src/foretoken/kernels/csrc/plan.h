@@ -54,7 +54,7 @@ struct Rows {
 struct Scratch {  // a thread's own
   std::vector<float> other, scores, queries, partial;
   std::vector<char> packed;
-  std::vector<const void*> keys, values, head_values;
+  std::vector<const void*> keys, values;
 };
 
 // A layer has four parts: number 4 i is the attention of layer i, 4 i + 1 its gate projection, 4 i + 2 its up projection,

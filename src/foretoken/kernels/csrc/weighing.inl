@@ -24,6 +24,17 @@ void soften(Format values, float* scores, int64_t from, int64_t to, float scale,
   *total = sum(sums);
 }
 
+// 16 numbers, or if they are not whole the first `n`.
+template <bool kWhole>
+inline V16 load_some(const float* p, int64_t n) {
+  return kWhole ? load(p) : load(p, n);
+}
+
+template <bool kWhole>
+inline void store_some(float* p, V16 v, int64_t n) {
+  kWhole ? store(p, v) : store(p, v, n);
+}
+
 // Adds the product of number i of Q queries' weights with 16 * C numbers of its value, from `at` on. Of the last 16, fewer
 // may be there: `rest` of all of them.
 template <Format F, int Q, int C, bool kWhole>
@@ -39,81 +50,77 @@ inline void add_value(const float* weights, int64_t stride, const void* const* v
   }
 }
 
-template <int Q, int C>
-inline void begin(V16 (&sums)[Q][C]) {
-  for (int q = 0; q < Q; ++q) {
-    for (int c = 0; c < C; ++c) sums[q][c] = set1(0.0f);
-  }
-}
-
 // The products of up to 32 numbers: those of even and of odd places apart, and then both with what is there. Places that are
 // not seen are left out. The definition has zeros there, which would change nothing but perhaps the sign of a zero.
-template <Format F, int Q, int C, bool kWhole>
-inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+template <int Q, int C, bool kWhole>
+inline void weigh_pairs(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
                         int64_t at, int64_t rest, int64_t width, float* out) {
-  V16 sums[Q][C], odd[Q][C];
-  auto add_one = [&](int64_t i, V16 (&to_sums)[Q][C]) {
-    add_value<F, Q, C, kWhole>(weights, stride, values, i, at, rest, to_sums);
+  V16 even[Q][C], odd[Q][C];
+  auto add_one = [&](int64_t i, V16 (&sums)[Q][C]) {
+    add_value<Format::bf16, Q, C, kWhole>(weights, stride, values, i, at, rest, sums);
   };
-  begin(sums);
-  begin(odd);
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) even[q][c] = odd[q][c] = set1(0.0f);
+  }
   if constexpr (Q == 1) {  // a row alone would wait for its own sums
     int64_t i = from;
     if (i % 2 && i < to) add_one(i++, odd);
     for (; i + 2 <= to; i += 2) {
-      add_one(i, sums);
+      add_one(i, even);
       add_one(i + 1, odd);
     }
-    if (i < to) add_one(i, sums);
+    if (i < to) add_one(i, even);
   } else {  // there are no registers for both
-    for (int64_t i = from + from % 2; i < to; i += 2) add_one(i, sums);
+    for (int64_t i = from + from % 2; i < to; i += 2) add_one(i, even);
     for (int64_t i = from + 1 - from % 2; i < to; i += 2) add_one(i, odd);
   }
   for (int q = 0; q < Q; ++q) {
     for (int c = 0; c < C; ++c) {
       float* p = out + q * width + at + 16 * c;
-      const V16 both = add(sums[q][c], odd[q][c]);
-      if (kWhole) {
-        store(p, add(load(p), both));
-      } else {
-        store(p, add(load(p, rest - 16 * c), both), rest - 16 * c);
-      }
+      const V16 both = add(even[q][c], odd[q][c]);
+      store_some<kWhole>(p, add(load_some<kWhole>(p, rest - 16 * c), both), rest - 16 * c);
     }
   }
 }
 
 // The products of values that are not bf16, one after the other with what is there.
 template <Format F, int Q, int C, bool kWhole>
-inline void weigh_on(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
-                     int64_t at, int64_t rest, int64_t width, float* out) {
+inline void weigh_singly(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                         int64_t at, int64_t rest, int64_t width, float* out) {
   V16 sums[Q][C];
   for (int q = 0; q < Q; ++q) {
     for (int c = 0; c < C; ++c) {
-      const float* p = out + q * width + at + 16 * c;
-      sums[q][c] = kWhole ? load(p) : load(p, rest - 16 * c);
+      sums[q][c] = load_some<kWhole>(out + q * width + at + 16 * c, rest - 16 * c);
     }
   }
   for (int64_t i = from; i < to; ++i) add_value<F, Q, C, kWhole>(weights, stride, values, i, at, rest, sums);
   for (int q = 0; q < Q; ++q) {
     for (int c = 0; c < C; ++c) {
-      float* p = out + q * width + at + 16 * c;
-      if (kWhole) {
-        store(p, sums[q][c]);
-      } else {
-        store(p, sums[q][c], rest - 16 * c);
-      }
+      store_some<kWhole>(out + q * width + at + 16 * c, sums[q][c], rest - 16 * c);
     }
+  }
+}
+
+template <Format F, int Q, int C, bool kWhole>
+inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                        int64_t at, int64_t rest, int64_t width, float* out) {
+  if constexpr (F == Format::bf16) {
+    weigh_pairs<Q, C, kWhole>(weights, stride, values, from, to, at, rest, width, out);
+  } else {
+    weigh_singly<F, Q, C, kWhole>(weights, stride, values, from, to, at, rest, width, out);
   }
 }
 
 template <Format F, int Q, int C>
 void weigh_queries(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
                    int64_t width, float* out) {
-  constexpr auto whole = F == Format::bf16 ? weigh_block<F, Q, C, true> : weigh_on<F, Q, C, true>;
-  constexpr auto part = F == Format::bf16 ? weigh_block<F, Q, 1, false> : weigh_on<F, Q, 1, false>;
   int64_t at = 0;
-  for (; at + 16 * C <= width; at += 16 * C) whole(weights, stride, values, from, to, at, width - at, width, out);
-  for (; at < width; at += 16) part(weights, stride, values, from, to, at, width - at, width, out);
+  for (; at + 16 * C <= width; at += 16 * C) {
+    weigh_block<F, Q, C, true>(weights, stride, values, from, to, at, width - at, width, out);
+  }
+  for (; at < width; at += 16) {
+    weigh_block<F, Q, 1, false>(weights, stride, values, from, to, at, width - at, width, out);
+  }
 }
 
 template <Format F>
