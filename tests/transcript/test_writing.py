@@ -16,6 +16,7 @@ import torch
 import foretoken
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError, NumericsError, PromptError, TranscriptError
+from foretoken.kernels.reference import DEFINITION
 from foretoken.settings.generate import GenerateSettings
 from foretoken.transcript.layout import _FIELDS
 from foretoken.transcript.record import write
@@ -61,7 +62,8 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
     assert (told["finish_reason"], told["logits_sha256"]) == ("length", done.logits_sha256)
     assert told["stop_string"] is None
     if ENGINE == "native":
-        assert told["arithmetic"] == {"engine": "native", "architecture": platform.machine()}
+        its = {"engine": "native", "architecture": platform.machine(), "definition": DEFINITION}
+        assert told["arithmetic"] == its
     else:
         assert told["arithmetic"] == {
             "engine": "pytorch",

@@ -11,6 +11,8 @@ because they add step by step in a given order. The weight's format decides the 
 
 Zeros fill up the inputs to a multiple of 32 (fp32 and fp16: 16). Subnormal numbers count as zero, in operands and in
 results (`flushed`).
+
+Whoever changes what any of this gives raises `DEFINITION`, so that records of before are told from records that differ.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from foretoken.errors import NativeError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+DEFINITION = 2  # from 2 on (November 2026), attention over a bf16 cache rounds its exponentials before it weighs values
 BLOCK = 256  # positions of one block of attention
 
 

@@ -18,6 +18,7 @@ from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
 from foretoken.kernels.gpu import NAME as GPU
+from foretoken.kernels.reference import DEFINITION
 from foretoken.pace.replay import FIELD, choices_to_json
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
@@ -141,7 +142,7 @@ def arithmetic(model: Model) -> dict[str, Any]:
     """The engine, and the things on which its bits depend."""
     target = model.target
     if target.arithmetic.startswith("native"):
-        return {"engine": "native", "architecture": platform.machine()}
+        return {"engine": "native", "architecture": platform.machine(), "definition": DEFINITION}
     on_gpu = target.device.type == "cuda"
     called = torch.cuda.get_device_name(target.device) if on_gpu else processor()
     version = str(torch.__version__)

@@ -62,7 +62,7 @@ def verify(
 
     model: where the checkpoint is, if not where the record says. draft: what drafts, if not what drafted then; it must
     prove the same. memory: as in `LoadSettings`, whatever it was then. Raises TranscriptError for a record that cannot
-    be read, is of other files, or of another engine.
+    be read, is of other files, of another engine, or of arithmetic that was defined otherwise and gives other bits.
     """
     content = read(Path(path))
     chosen = _load_settings(path, content, threads)
@@ -106,7 +106,15 @@ def verify(
             f"{path} was made on {cut(str(was), 30)}, and this machine is {now['architecture']}: their bits may "
             "differ; verify it on a machine like its own"
         )
-    return _compare(path, content, here, generate)
+    found = _compare(path, content, here, generate)
+    defined = content["arithmetic"].get("definition", 1)  # records of before the first change do not tell
+    if not found.verified and now["engine"] == "native" and defined != now["definition"]:
+        raise TranscriptError(
+            f"{path} was made with definition {quoted(defined, 20)} of the native engine's arithmetic, and this "
+            f"Foretoken has definition {now['definition']}, which gives other bits here; verify it with the Foretoken "
+            "that wrote it, or record it again"
+        )
+    return found
 
 
 def _compare(path: str | Path, content: dict[str, Any], here: Model, settings: GenerateSettings) -> Verification:
