@@ -40,6 +40,17 @@ def test_a_packed_folder_holds_no_more_than_a_client_needs(
     assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}, "nothing is left over"
 
 
+def test_whoever_may_read_new_files_may_read_a_drafter(
+    drafters: dict[str, Path], clients: dict[str, str], tmp_path: Path
+) -> None:
+    """safetensors writes files for their owner alone. Then a server under another name could not load one."""
+    (tmp_path / "new").touch()
+    usual = (tmp_path / "new").stat().st_mode
+    written = [file for place in (drafters["moa"], Path(clients["moa-1"])) for file in place.rglob("*.*")]
+    assert len(written) == 2 + 4
+    assert {file.stat().st_mode for file in written} == {usual}
+
+
 def test_what_a_client_cannot_draft_with_is_refused_in_a_line(
     host: Host, drafters: dict[str, Path], clients: dict[str, str], tmp_path: Path
 ) -> None:

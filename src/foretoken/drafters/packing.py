@@ -15,8 +15,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, TRAINED_FOR
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import DecoderConfig, read_config
@@ -34,6 +32,7 @@ from foretoken.trained.files import (
     is_trained,
     put_in_place,
     read_trained,
+    save_tensors,
     write_trained,
 )
 
@@ -66,7 +65,7 @@ def pack(model: Path, drafter: Path, out: Path) -> int:
         new = Path(scratch) / "new"
         write_trained(new, trained.config, own, **about)
         (new / _TARGET).mkdir()
-        save_file({name: tensor.contiguous() for name, tensor in shared.items()}, new / _TARGET / WEIGHTS)
+        save_tensors(shared, new / _TARGET / WEIGHTS)
         shutil.copyfile(model / CONFIG, new / _TARGET / CONFIG)
         put_in_place(new, out)
     return sum(file.stat().st_size for file in out.rglob("*") if file.is_file())

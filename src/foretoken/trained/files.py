@@ -337,9 +337,17 @@ def write_trained(folder: Path, config: TrainedConfig, tensors: Mapping[str, tor
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         new = Path(scratch) / "new"
         new.mkdir()
-        save_file({name: _stored(tensor.detach()).contiguous() for name, tensor in tensors.items()}, new / WEIGHTS)
+        save_tensors({name: _stored(tensor.detach()) for name, tensor in tensors.items()}, new / WEIGHTS)
         (new / CONFIG).write_text(json.dumps({**config.to_json(), **about}, indent=1) + "\n", encoding="utf-8")
         put_in_place(new, folder)
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    """Write tensors to a new file with the permissions that new files have: safetensors has its owner alone read it."""
+    file.touch()
+    usual = file.stat().st_mode
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+    file.chmod(usual)
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:
