@@ -253,12 +253,21 @@ def test_many_rows_in_long_contexts_are_the_reference_s(dtype: torch.dtype) -> N
             expect_after_a_prefix(reference, length, list(range(-1, 36)))
 
 
+def test_more_rows_in_long_contexts_than_a_piece_of_work_usually_has_are_the_reference_s() -> None:
+    # AMX takes more queries at a time where there are enough for all threads
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 32}
+    reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
+    expect_after_a_prefix(reference, 530, list(range(-1, 140)))
+
+
 @dtypes
 @pytest.mark.parametrize("scale", [30.0, 1e4, 1e30])
 def test_attention_that_is_nearly_all_on_one_key_is_the_reference_s(scale: float, dtype: torch.dtype) -> None:
     # weights that vanish, blocks of which nothing is left, scores that overflow
-    reference = reference_of(dtype, num_hidden_layers=1, head_dim=16)
-    expect_after_a_prefix(reference, 520, [-1, 0], scale=scale, numbers_only=scale < 1e5)
+    # one after the other, and many on the tiles of AMX
+    for head_dim, rows in ((16, 2), (32, 30)):
+        reference = reference_of(dtype, num_hidden_layers=1, head_dim=head_dim)
+        expect_after_a_prefix(reference, 520, list(range(-1, rows - 1)), scale=scale, numbers_only=scale < 1e5)
 
 
 def expect_after_a_prefix(

@@ -7,7 +7,7 @@
 // Who includes this file has defined `Tiles<kRowsLeft>`: sums of those blocks and groups, two tiles for weights, which the
 // blocks take in turn, and a tile for the rows of each group. Rows are the right operand of a product, or with kRowsLeft
 // the left one. Also defined are `line_of`, which rounds the `left` inputs that are there to bf16 and leaves the rest of the
-// line, which is zero; `narrow`, which makes bf16 of 32 numbers that are such; `transpose`, of 16 by 16 floats in place;
+// line, which is zero; `narrow`, which makes bf16 of 32 numbers; `transpose`, of 16 by 16 floats in place;
 // `pair_up`, which makes pairs of 16 numbers of two rows; and `Pairs`, which puts a step's codes into a tile on the right.
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "amx_many.inl"
 #include "amx_weights.inl"
 #include "amx_values.inl"
+#include "amx_attention.inl"
 
 namespace {
 
@@ -62,7 +63,8 @@ constexpr int64_t kRowsTogether = 256;
 static_assert(kRowsTogether % 16 == 0 && kRowsTogether / 16 * kSlice * kTileBytes == 1 << 20);  // half of the second cache
 
 constexpr foretoken::Kernels tiles_table(const char* name) {
-  return table_of(name, foretoken::kTogether, kRowsTogether, kManyRows, repack, pack_values, linear_repacked, weigh_by_tiles);
+  return table_of(name, foretoken::kTogether, kRowsTogether, kManyRows, repack, pack_values, linear_repacked, weigh_by_tiles,
+                  attend);
 }
 
 }  // namespace

@@ -22,9 +22,15 @@ std::vector<Piece> Attention::pieces(int64_t threads) const {
   const int64_t heads_each = std::clamp<int64_t>(kQueries / group, 1, share);
   std::vector<Piece> all;
   for (const Segment& segment : rows.segments) {
-    const int64_t rows_each = std::max<int64_t>(1, kQueries / shape.heads);
-    const int64_t few = segment.to - segment.from <= rows_each ? rows_each : std::max<int64_t>(1, kQueries / group);
-    const int64_t heads = few == rows_each ? heads_each : 1;
+    const int64_t count = segment.to - segment.from;
+    const int64_t rows_each = std::max<int64_t>(1, (kernels.attend ? kMoreQueries : kQueries) / shape.heads);
+    int64_t most = std::max<int64_t>(1, kQueries / group);
+    // `attend` makes tiles of keys and values for each piece, so pieces are large, as long as everybody has some
+    while (attends(2 * most * group) && 2 * most * group <= kMostQueries && count / (2 * most) * kv_heads >= 8 * threads) {
+      most *= 2;
+    }
+    const int64_t few = count <= rows_each ? rows_each : most;
+    const int64_t heads = count <= rows_each ? heads_each : 1;
     for (int64_t from = segment.from; from < segment.to; from += few) {
       const int64_t to = std::min(segment.to, from + few);
       Range any = seen(from);
@@ -85,33 +91,42 @@ void Plan::attend(int64_t index, const Rows& rows) {
       const int64_t size = attention.part_size(p);
       at_least(scratch.partial, 2 * size);
       float *so_far = scratch.partial.data(), *part = so_far + size;
-      Block(attention, p, p.block, so_far, scratch).compute();
+      Walk walk(attention, p, scratch);
+      walk.compute(p.block, so_far);
       for (int64_t block = p.block + 1; block < p.block_to; ++block) {
-        Block(attention, p, block, part, scratch).compute();
+        walk.compute(block, part);
         attention.add(p, so_far, part);
       }
       attention.finish(p, so_far);
     });
     return;
   }
-  // too few pieces: their blocks are shared out, too, and what those give is kept and added up after
+  // too few pieces: their blocks are shared out, too, a few at a time, and what those give is kept and added up after
   struct Task {
-    int64_t piece, block, at;
+    int64_t piece, block, block_to, at;
   };
   std::vector<Task> tasks;
   std::vector<int64_t> starts;
-  int64_t total = 0;
+  int64_t total = 0, all_blocks = 0;
+  for (const Piece& p : pieces) all_blocks += p.block_to - p.block;
+  const int64_t each = std::max<int64_t>(1, all_blocks / (8 * pool_->threads()));
   for (int64_t i = 0; i < count; ++i) {
+    const Piece& p = piece_at(i);
     starts.push_back(total);
-    for (int64_t block = piece_at(i).block; block < piece_at(i).block_to; ++block) {
-      tasks.push_back({i, block, total});
-      total += attention.part_size(piece_at(i));
+    for (int64_t block = p.block; block < p.block_to; block += each) {
+      const int64_t to = std::min(p.block_to, block + each);
+      tasks.push_back({i, block, to, total});
+      total += (to - block) * attention.part_size(p);
     }
   }
   at_least(partials_, total);
   pool_->run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
     const Task& task = tasks[static_cast<std::size_t>(i)];
-    Block(attention, piece_at(task.piece), task.block, partials_.data() + task.at, scratch_of(thread)).compute();
+    Walk walk(attention, piece_at(task.piece), scratch_of(thread));
+    for (int64_t block = task.block, at = task.at; block < task.block_to; ++block) {
+      walk.compute(block, partials_.data() + at);
+      at += attention.part_size(piece_at(task.piece));
+    }
   });
   pool_->run(count, [&](int64_t i, int) {
     const Piece& p = piece_at(i);

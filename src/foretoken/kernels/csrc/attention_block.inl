@@ -1,4 +1,4 @@
-// Attention of some rows over one block of positions. Part of attention.cpp.
+// Attention of some rows over one block of positions after the other. Part of attention.cpp.
 
 namespace foretoken {
 namespace {
@@ -10,8 +10,11 @@ constexpr int64_t kBlock = 256;    // positions
 constexpr int64_t kScores = kBlock + 16;
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
-constexpr int64_t kManyQueries = 16;  // from which on values are weighed on tiles
+constexpr int64_t kManyQueries = 16;  // from which on kernels with tiles take them
+constexpr int64_t kWidest = 256;   // numbers of a key, for `attend`
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
+// The same where there is `attend`, of all heads and of one.
+constexpr int64_t kMoreQueries = 256, kMostQueries = 512;
 
 // Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
 inline void will_read(const char* at) {
@@ -24,22 +27,24 @@ struct Reader {  // where a row's keys and values lie
   int64_t layer;
   int64_t row_bytes;
 
-  // `path` is the row's own, or empty.
-  void find(int64_t position, const std::vector<int64_t>& path, const void** key, const void** value) const {
-    if (position >= segment.length) {
+  // Of positions [from, to). `path` is the row's own, or empty.
+  void find(int64_t from, int64_t to, const std::vector<int64_t>& path, const void** keys, const void** values) const {
+    int64_t position = from;
+    for (std::size_t i = 0; position < std::min(to, segment.length); ++i) {
+      const Span& span = segment.spans[i];
+      const int64_t first = (layer - span.first_layer) * span.layer_bytes - span.start * row_bytes;
+      for (; position < std::min(to, span.end); ++position, ++keys, ++values) {
+        *keys = span.keys + first + position * row_bytes;
+        *values = span.values + first + position * row_bytes;
+      }
+    }
+    for (; position < to; ++position, ++keys, ++values) {
       const int64_t slot = position - segment.length;
       const int64_t at = (layer - segment.first_layer) * segment.layer_bytes +
                          (path.empty() ? slot : path[static_cast<std::size_t>(slot)]) * row_bytes;
-      *key = segment.keys + at;
-      *value = segment.values + at;
-      return;
+      *keys = segment.keys + at;
+      *values = segment.values + at;
     }
-    std::size_t i = 0;
-    while (position >= segment.spans[i].end) ++i;
-    const Span& span = segment.spans[i];
-    const int64_t at = (layer - span.first_layer) * span.layer_bytes + (position - span.start) * row_bytes;
-    *key = span.keys + at;
-    *value = span.values + at;
   }
 };
 
@@ -82,6 +87,10 @@ struct Attention {
     const int64_t end = rows.positions[static_cast<std::size_t>(row)] + 1;
     return {window ? std::max<int64_t>(0, end - window) : 0, end};
   }
+  // Whether the kernel for places that all queries see takes so many queries of a key head.
+  bool attends(int64_t count) const {
+    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidest && count >= kManyQueries;
+  }
   int64_t queries(const Piece& p) const { return p.rows() * p.heads() * group; }
   int64_t part_size(const Piece& p) const { return queries(p) * (dim + 2); }
 
@@ -90,21 +99,27 @@ struct Attention {
   void finish(const Piece& p, float* part) const;
 };
 
-// One piece over one block of positions.
-class Block {
+// One piece, over blocks of positions one after the other.
+class Walk {
  public:
-  Block(const Attention& attention, const Piece& piece, int64_t block, float* part, Scratch& scratch)
+  Walk(const Attention& attention, const Piece& piece, Scratch& scratch)
       : a_(attention),
         p_(piece),
-        base_(block * kBlock),
         heads_(piece.heads()),
         per_head_(piece.rows() * a_.group),
-        part_(part, a_.queries(piece)),
-        scratch_(scratch) {}
-
-  void compute() {
+        scratch_(scratch),
+        part_(nullptr, 0) {
     reserve();
     gather();
+  }
+
+  // What a block gives, into `part`.
+  void compute(int64_t block, float* part) {
+    base_ = block * kBlock;
+    part_ = Part(part, a_.queries(p_));
+    if (a_.attends(per_head_) && all_see_all()) return attend();
+    std::memset(part_.sums, 0, static_cast<std::size_t>(per_head_ * heads_) * 4);
+    std::memset(part_.outs, 0, static_cast<std::size_t>(per_head_ * heads_ * a_.dim) * 4);
     // rows that find this block's keys in the same places go together; in scratch, rows of a tree do not
     bool together = true;
     for (int64_t row = p_.from; row < p_.to; ++row) {
@@ -117,6 +132,10 @@ class Block {
  private:
   const std::vector<int64_t>& path(int64_t row) const { return a_.rows.paths[static_cast<std::size_t>(row)]; }
   int64_t first_query(int64_t h, int64_t row) const { return h * per_head_ + (row - p_.from) * a_.group; }
+  float* query(int64_t q) const { return scratch_.queries.data() + q * a_.dim; }
+  const char* of_head(const std::vector<const void*>& rows, int64_t i, int64_t h) const {
+    return static_cast<const char*>(rows[static_cast<std::size_t>(i)]) + (p_.head + h) * a_.head_bytes;
+  }
 
   // What a row sees of this block: places within it.
   Range seen(int64_t row) const {
@@ -128,24 +147,56 @@ class Block {
     const int64_t all = per_head_ * heads_, dim = a_.dim;
     at_least(scratch_.scores, all * kScores);
     at_least(scratch_.queries, all * dim);
-    at_least(scratch_.keys, kBlock);
-    at_least(scratch_.values, kBlock);
+    at_least(scratch_.keys, 2 * kBlock);
+    at_least(scratch_.values, 2 * kBlock);
     packed_each_ = static_cast<int64_t>(a_.kernels.packed_bytes(a_.shape.cache, per_head_, dim) + 63) / 64 * 64;
     at_least(scratch_.packed, 64 + packed_each_ * heads_);
     packed_ = aligned(scratch_.packed);
-    std::memset(part_.sums, 0, static_cast<std::size_t>(all) * 4);
-    std::memset(part_.outs, 0, static_cast<std::size_t>(all * dim) * 4);
   }
 
   // Queries from rows of all heads into the order of parts.
   void gather() {
     for (int64_t h = 0; h < heads_; ++h) {
       for (int64_t row = p_.from; row < p_.to; ++row) {
-        std::memcpy(scratch_.queries.data() + first_query(h, row) * a_.dim,
-                    a_.query + (row * a_.shape.heads + (p_.head + h) * a_.group) * a_.dim,
+        std::memcpy(query(first_query(h, row)), a_.query + (row * a_.shape.heads + (p_.head + h) * a_.group) * a_.dim,
                     static_cast<std::size_t>(a_.group * a_.dim) * 4);
       }
     }
+  }
+
+  // Whether all rows see the whole block, in the same places.
+  bool all_see_all() const {
+    for (int64_t row = p_.from; row < p_.to; ++row) {
+      const Range range = seen(row);
+      if (range.from > 0 || range.to < kBlock) return false;
+      if (!path(row).empty() && base_ + kBlock > p_.segment->length) return false;
+    }
+    return true;
+  }
+
+  // All rows, all of which see the whole block. Places of the next one are fetched meanwhile, a share with each head.
+  void attend() {
+    const Reader reader = this->reader();
+    const int64_t more = std::clamp<int64_t>(a_.seen(p_.from).to - base_ - kBlock, 0, kBlock);
+    reader.find(base_, base_ + kBlock + more, path(p_.from), scratch_.keys.data(), scratch_.values.data());
+    const void *keys[2 * kBlock], *values[2 * kBlock];
+    for (int64_t i = kBlock; i < kBlock + more; ++i) {
+      keys[i] = of_head(scratch_.keys, i, 0);
+      values[i] = of_head(scratch_.values, i, 0);
+    }
+    for (int64_t h = 0; h < heads_; ++h) {
+      for (int64_t i = 0; i < kBlock; ++i) {
+        keys[i] = of_head(scratch_.keys, i, h);
+        values[i] = of_head(scratch_.values, i, h);
+      }
+      const int64_t q = h * per_head_, next = more * h / heads_, to = more * (h + 1) / heads_;
+      char* packed = packed_ + h * packed_each_;
+      if (!packed_whole_) a_.kernels.pack_repacked(query(q), a_.dim, 0, per_head_, per_head_, a_.dim, packed);
+      a_.kernels.attend({keys, values, kBlock, a_.head_bytes},
+                        {keys + kBlock + next, values + kBlock + next, to - next, heads_ * a_.head_bytes},
+                        {packed, per_head_, a_.dim, a_.scale, part_.tops + q, part_.sums + q, part_.outs + q * a_.dim});
+    }
+    packed_whole_ = true;
   }
 
   // Rows that find the block's keys in the same places.
@@ -163,12 +214,14 @@ class Block {
     weigh_all(any, from, to);
   }
 
+  Reader reader() const { return {*p_.segment, a_.layer, a_.shape.kv_heads * a_.head_bytes}; }
+
   void find(Range any, const std::vector<int64_t>& path) {
-    const Reader reader{*p_.segment, a_.layer, a_.shape.kv_heads * a_.head_bytes};
-    for (int64_t i = any.from / 16 * 16; i < any.to; ++i) {
-      const int64_t seen = std::max(i, any.from);  // before the window: any key will do, its score is not used
-      const std::size_t at = static_cast<std::size_t>(i);
-      reader.find(base_ + seen, path, &scratch_.keys[at], &scratch_.values[at]);
+    const void **keys = scratch_.keys.data(), **values = scratch_.values.data();
+    reader().find(base_ + any.from, base_ + any.to, path, keys + any.from, values + any.from);
+    for (int64_t i = any.from / 16 * 16; i < any.from; ++i) {  // before the window: any key will do, its score is not used
+      keys[i] = keys[any.from];
+      values[i] = values[any.from];
     }
   }
 
@@ -185,9 +238,9 @@ class Block {
   void score(Range any, int64_t from, int64_t to) {
     const Format format = a_.shape.cache;
     const int64_t queries = (to - from) * a_.group, dim = a_.dim;
+    packed_whole_ = false;
     for (int64_t h = 0; h < heads_; ++h) {
-      const float* x = scratch_.queries.data() + first_query(h, from) * dim;
-      a_.kernels.pack(format, x, dim, 0, queries, queries, dim, packed_ + h * packed_each_);
+      a_.kernels.pack(format, query(first_query(h, from)), dim, 0, queries, queries, dim, packed_ + h * packed_each_);
     }
     for (int64_t i = any.from; i < any.to; i += kKeys) {
       const int64_t tiles = (std::min(any.to - i, kKeys) + kTile - 1) / kTile;
@@ -199,8 +252,7 @@ class Block {
         }
         const void* keys[kKeys];
         for (int64_t j = 0; j < tiles * kTile; ++j) {
-          const void* key = scratch_.keys[static_cast<std::size_t>(std::min(i + j, any.to - 1))];
-          keys[j] = static_cast<const char*>(key) + (p_.head + h) * a_.head_bytes;
+          keys[j] = of_head(scratch_.keys, std::min(i + j, any.to - 1), h);
         }
         a_.kernels.linear(format, keys, tiles, dim, {packed_ + h * packed_each_, queries, 0, queries},
                           {scratch_.scores.data() + first_query(h, from) * kScores + i, kScores});
@@ -246,10 +298,7 @@ class Block {
       for (int64_t h = 0; h < heads_; ++h) {
         fetch(scratch_.values, end, step, last, h);
         const void* values[kBlock];
-        for (int64_t i = std::max(at, some.from); i < end; ++i) {
-          const void* value = scratch_.values[static_cast<std::size_t>(i)];
-          values[i - at] = static_cast<const char*>(value) + (p_.head + h) * a_.head_bytes;
-        }
+        for (int64_t i = std::max(at, some.from); i < end; ++i) values[i - at] = of_head(scratch_.values, i, h);
         auto of = [&](int64_t row) {
           const Range all = seen(row);
           return Range{std::max(at, all.from), std::min(end, all.to)};
@@ -269,11 +318,13 @@ class Block {
 
   const Attention& a_;
   const Piece& p_;
-  const int64_t base_, heads_, per_head_;  // queries of a key head
-  const Part part_;
+  const int64_t heads_, per_head_;  // queries of a key head
   Scratch& scratch_;
+  int64_t base_ = 0;  // the block's first position
+  Part part_;
   int64_t packed_each_ = 0;  // bytes of a key head's packed queries
   char* packed_ = nullptr;
+  bool packed_whole_ = false;  // for `attend`
 };
 
 }  // namespace

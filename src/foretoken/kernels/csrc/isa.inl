@@ -8,6 +8,8 @@ namespace {
 using foretoken::Format;
 using foretoken::kTile;
 using foretoken::PackedRows;
+using foretoken::Places;
+using foretoken::Queries;
 using foretoken::Results;
 using std::int64_t;
 
@@ -138,12 +140,12 @@ void linear(Format format, const void* const* weights, int64_t blocks, int64_t k
 
 // -- elementwise ----------------------------------------------------------------------------------------------------
 
-// e^x to about one unit in the last place: x = n log 2 + r, then Taylor's series of e^r, |r| <= 0.35, to r^7.
-inline V16 exponential(V16 x) {
-  const V16 capped = min(set1(88.37626f), x);
-  const V16 shifted = fma(capped, set1(1.44269504f), set1(12582912.0f));  // 1.5 * 2^23 + n
+// e^x to about one unit in the last place: x = n log 2 + r, then Taylor's series of e^r, |r| <= 0.35, to r^7. x: at most
+// 88.37626, or NaN.
+inline V16 exponential_of_small(V16 x) {
+  const V16 shifted = fma(x, set1(1.44269504f), set1(12582912.0f));  // 1.5 * 2^23 + n
   const V16 n = sub(shifted, set1(12582912.0f));
-  const V16 r = fma(n, set1(-1.42860682e-6f), fma(n, set1(-0.693145752f), capped));
+  const V16 r = fma(n, set1(-1.42860682e-6f), fma(n, set1(-0.693145752f), x));
   V16 y = fma(set1(1.0f / 5040), r, set1(1.0f / 720));
   y = fma(y, r, set1(1.0f / 120));
   y = fma(y, r, set1(1.0f / 24));
@@ -153,6 +155,8 @@ inline V16 exponential(V16 x) {
   y = fma(y, r, set1(1.0f));
   return zero_below(mul(y, power_of_two(shifted)), x, -87.33654f);
 }
+
+inline V16 exponential(V16 x) { return exponential_of_small(min(set1(88.37626f), x)); }
 
 float dot_self(const float* x, int64_t n) {
   V16 squares = set1(0.0f);
@@ -250,9 +254,10 @@ constexpr int64_t kNeverMany = INT64_MAX;
 template <class Repack, class Pack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t rows_together, int64_t many_rows,
                                       Repack repack, Pack pack_repacked, Linear linear_repacked,
-                                      decltype(foretoken::Kernels::weigh) weighing = weigh) {
+                                      decltype(foretoken::Kernels::weigh) weighing = weigh,
+                                      decltype(foretoken::Kernels::attend) attend = nullptr) {
   return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked,
-          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, fold, divide,
+          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend, fold, divide,
           argmax, rank, log_total};
 }
 

@@ -12,6 +12,13 @@ inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
 
 inline void narrow(const float* x, std::uint16_t* line) { line_of(x, 32, line); }
 
+inline void narrow(V16 first, V16 second, std::uint16_t* line) {
+  float x[32];
+  store(x, first);
+  store(x + 16, second);
+  narrow(x, line);
+}
+
 inline void pair_up(const std::uint16_t* even, const std::uint16_t* odd, char* line) {
   for (int i = 0; i < 16; ++i) {
     std::memcpy(line + 4 * i, even + i, 2);

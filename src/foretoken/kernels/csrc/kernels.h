@@ -91,6 +91,22 @@ struct Results {
   Results block(std::int64_t block) const { return {to + block * kTile, stride}; }
 };
 
+// Where keys and values of some positions lie, of so many bytes each.
+struct Places {
+  const void* const* keys;
+  const void* const* values;
+  std::int64_t count, bytes;
+};
+
+// Queries of attention, packed by `pack_repacked`, and what is found for each: the largest score, the sum of the
+// exponentials, and the values that they weigh.
+struct Queries {
+  const void* packed;
+  std::int64_t count, width;
+  float scale;
+  float *tops, *sums, *outs;
+};
+
 struct Kernels {
   const char* name;
 
@@ -139,6 +155,10 @@ struct Kernels {
   // that of `linear`, whose inputs are 0, 1, 2, ...; of others one after the other.
   void (*weigh)(Format, const float* weights, std::int64_t stride, std::int64_t queries, const void* const* values,
                 std::int64_t from, std::int64_t to, std::int64_t width, float* out);
+  // `linear` with keys, `soften` and `weigh`, for many queries, all of which see these places: a multiple of 32 of them,
+  // 256 at most, in bf16. The places in `next` are fetched meanwhile. The sums are the same. Null where the three one
+  // after the other are as good.
+  void (*attend)(const Places& seen, const Places& next, const Queries&);
   // Adds one block's (largest, sum, out) to what the blocks before it gave.
   void (*fold)(float* largest, float* sum, float* out, const float* block_largest, const float* block_sum,
                const float* block_out, std::int64_t width);

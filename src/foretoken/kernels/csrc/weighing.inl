@@ -17,7 +17,7 @@ void soften(Format values, float* scores, int64_t from, int64_t to, float scale,
   V16 sums = set1(0.0f);
   for (int64_t i = first; i < to; i += 16) {
     const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
-    const V16 weight = keep(exponential(sub(load(scores + i), shift)), set1(0.0f), lo, hi);
+    const V16 weight = keep(exponential_of_small(sub(load(scores + i), shift)), set1(0.0f), lo, hi);
     store(scores + i, values == Format::bf16 ? round_bf16(weight) : weight);
     sums = add(sums, weight);
   }

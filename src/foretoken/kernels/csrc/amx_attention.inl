@@ -1,0 +1,120 @@
+// AMX: attention of many queries over places that all of them see. Part of amx.inl.
+
+namespace {
+
+// Keys become tiles, and so do values, once for all queries. Then 32 queries at a time: what is made of them stays in the
+// first cache, from scores to weights.
+
+constexpr int64_t kMostPlaces = kAtOnce * kPlaces;
+constexpr int kAttended = 2;  // groups of 16 queries
+
+struct alignas(64) AttentionRoom {
+  char keys[kMostPlaces / 16 * kWidest / 32][kTileBytes];
+  char values[kMostPlaces / kPlaces * kWidest / 16][kTileBytes];
+  float scores[kAttended * 16][kMostPlaces + 16];  // so many that queries do not fall into the same sets of the first cache
+  std::uint16_t weights[kAttended][kAtOnce][16][kPlaces];
+  float outs[kAttended * 16 * kWidest];  // where queries are lacking
+};
+
+AttentionRoom& attention_room() {
+  static thread_local AttentionRoom room;
+  return room;
+}
+
+// The tiles of each 16 keys lie behind each other.
+void put_keys(const Places& seen, int64_t width, char* tile) {
+  for (int64_t at = 0; at < seen.count; at += 16) {
+    for (int64_t step = 0; step < width / 32; ++step, tile += kTileBytes) put_rows(seen.keys + at, step, width, tile);
+  }
+}
+
+// The tiles of each 16 numbers lie behind each other.
+void put_values(const Places& seen, int64_t width, char* tiles) {
+  const int64_t bytes = seen.count / kPlaces * kTileBytes;
+  for (int64_t at = 0; at < seen.count; at += 2) {
+    auto number = [&](int64_t place, int64_t i) { return static_cast<const std::uint16_t*>(seen.values[place]) + i; };
+    char* line = tiles + at / kPlaces * kTileBytes + at % kPlaces * 32;
+    for (int64_t i = 0; i < width; i += 16, line += bytes) pair_up(number(at, i), number(at + 1, i), line);
+  }
+}
+
+// As `soften`, of all places; the weights as lines of tiles.
+void soften_whole(const float* scores, int64_t stride, int64_t queries, int64_t places, float scale, float* tops,
+                  float* sums, std::uint16_t* lines) {
+  const V16 by = set1(scale);
+  for (int64_t q = 0; q < queries; ++q) {
+    V16 best = set1(-__builtin_inff());
+    for (int64_t i = 0; i < places; i += 16) best = max(best, mul(load(scores + q * stride + i), by));
+    tops[q] = largest(best);
+  }
+  for (int64_t q = 0; q < queries; ++q) {
+    const V16 shift = set1(tops[q]);
+    V16 total = set1(0.0f);
+    auto weight = [&](int64_t i) {
+      const V16 found = exponential_of_small(sub(mul(load(scores + q * stride + i), by), shift));
+      total = add(total, found);
+      return found;
+    };
+    for (int64_t i = 0; i < places; i += kPlaces) {
+      const V16 first = weight(i), second = weight(i + 16);
+      narrow(first, second, lines + (i / kPlaces * 16 + q) * kPlaces);
+    }
+    sums[q] = sum(total);
+  }
+}
+
+// Products of some groups of rows with blocks of 16 outputs, all of whose tiles are there.
+template <int kGroups>
+void multiply_groups(Tiles<true>& tiles, const char* rows, const char* weights, int64_t blocks, int64_t steps, Results to) {
+  const int64_t bytes = steps * kTileBytes;
+  int64_t block = 0;
+  for (; block + 2 <= blocks; block += 2) {
+    multiply_slice<2, kGroups>(tiles, {weights + block * bytes, bytes}, rows, steps, true, to.block(block), {});
+  }
+  if (block < blocks) {
+    multiply_slice<1, kGroups>(tiles, {weights + block * bytes, bytes}, rows, steps, true, to.block(block), {});
+  }
+}
+
+void fetch(const Places& places, int64_t from, int64_t to) {
+  for (int64_t i = from; i < std::min(to, places.count); ++i) {
+    for (int64_t line = 0; line < places.bytes; line += 64) {
+      __builtin_prefetch(static_cast<const char*>(places.keys[i]) + line, 0, 2);
+      __builtin_prefetch(static_cast<const char*>(places.values[i]) + line, 0, 2);
+    }
+  }
+}
+
+void attend(const Places& seen, const Places& next, const Queries& queries) {
+  AttentionRoom& room = attention_room();
+  const int64_t width = queries.width, steps = width / 32, blocks = width / 16;
+  put_keys(seen, width, room.keys[0]);
+  put_values(seen, width, room.values[0]);
+  Tiles<true> tiles(16);
+  auto some = [&](auto kGroups, int64_t from) {  // queries
+    constexpr int64_t kAll = kGroups.value * 16;
+    const int64_t count = std::min(kAll, queries.count - from), stride = kMostPlaces + 16;
+    const char* rows = static_cast<const char*>(queries.packed) + from / 16 * steps * kTileBytes;
+    multiply_groups<kGroups.value>(tiles, rows, room.keys[0], seen.count / 16, steps, {room.scores[0], stride});
+    for (int64_t q = 0; q < count; q += 16) {
+      soften_whole(room.scores[q], stride, std::min<int64_t>(16, count - q), seen.count, queries.scale,
+                   queries.tops + from + q, queries.sums + from + q, room.weights[0][0][0] + q * seen.count);
+    }
+    float* out = queries.outs + from * width;
+    const char* lines = reinterpret_cast<const char*>(room.weights);
+    multiply_groups<kGroups.value>(tiles, lines, room.values[0], blocks, seen.count / kPlaces,
+                                   {count == kAll ? out : room.outs, width});
+    if (count < kAll) std::memcpy(out, room.outs, static_cast<std::size_t>(count * width) * 4);
+  };
+  const int64_t groups = groups_of(queries.count), share = (next.count + groups - 1) / groups;
+  for (int64_t group = 0; group < groups; group += kAttended) {
+    fetch(next, group * share, (group + kAttended) * share);
+    if (group + kAttended <= groups) {
+      some(std::integral_constant<int, kAttended>{}, group * 16);
+    } else {
+      some(std::integral_constant<int, 1>{}, group * 16);
+    }
+  }
+}
+
+}  // namespace
