@@ -253,11 +253,45 @@ def test_many_rows_in_long_contexts_are_the_reference_s(dtype: torch.dtype) -> N
             expect_after_a_prefix(reference, length, list(range(-1, 36)))
 
 
-def test_more_rows_in_long_contexts_than_a_piece_of_work_usually_has_are_the_reference_s() -> None:
-    # AMX takes more queries at a time where there are enough for all threads
+# AMX attends in one go to blocks that many rows see whole, if heads have a multiple of 32 numbers.
+
+
+def test_as_many_rows_as_go_at_once_are_the_reference_s() -> None:
+    # 512 queries of a key head: with one thread, as these are enough pieces for it
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 32}
     reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
-    expect_after_a_prefix(reference, 530, list(range(-1, 140)))
+    expect_after_a_prefix(reference, 260, list(range(-1, 259)))
+
+
+@pytest.mark.parametrize("head_dim", [32, 64])
+def test_whole_blocks_behind_a_window_are_the_reference_s(head_dim: int) -> None:
+    # the window begins within a block, and the blocks behind that are whole
+    changes = {"model_type": "mistral", "sliding_window": 600}
+    reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=head_dim, **changes)
+    expect_after_a_prefix(reference, 1100, list(range(-1, 36)))
+
+
+@pytest.mark.parametrize("length", [255, 256, 300, 520])
+def test_large_trees_in_long_contexts_are_the_reference_s(length: int) -> None:
+    reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=32)
+    expect_after_a_prefix(reference, length, random_tree(30, length))
+
+
+def test_many_rows_in_stacked_views_are_the_reference_s() -> None:
+    # keys and values of a block lie in several places; two texts share the pass
+    reference, expected = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=32), None
+    tokens, parents = random_tokens(24, 1, 97), list(range(-1, 23))
+    for decoder in decoders(reference, threads=2):
+        caches = []
+        for lengths in ((100, 130, 300), (255, 2, 300)):
+            top = decoder.new_cache()
+            for at, length in enumerate(lengths):
+                top = top.view() if at else top
+                random_prefix(decoder, top, length, seed=at)
+            caches.append(top)
+        if expected is None:
+            expected = reference.run([Part(committed(cache), tokens, parents) for cache in caches])
+        expect_same(decoder, Rows([(cache, tokens, parents) for cache in caches]), expected)
 
 
 @dtypes

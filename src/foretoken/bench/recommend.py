@@ -32,7 +32,8 @@ from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import AUTO, LoadSettings
 
 LOOKUP = "lookup"
-OF_TRAINED = (",lookup", ":k=2,lookup", ":k=4,lookup")  # options of a drafter that was trained for the model, and what is below it
+# options of a drafter that was trained for the model, and what is below it; more branches pay where rows cost little
+OF_TRAINED = (",lookup", ":k=2,lookup", ":k=4,lookup")
 OF_COPIES = ("mxfp4,lookup", "mxfp4:k=2,lookup", "int4:k=2,lookup")
 _GAIN = 1.02  # times plain decoding: less is not worth a draft
 _ALIKE = 0.97  # of the fastest draft's speed: of drafts as fast as that, the one that takes the least memory is best

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -347,7 +348,7 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
     file.touch()
     usual = file.stat().st_mode
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
-    file.chmod(usual)
+    file.chmod(stat.S_IMODE(usual))
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:

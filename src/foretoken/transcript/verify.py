@@ -110,9 +110,9 @@ def verify(
     defined = content["arithmetic"].get("definition", 1)  # records of before the first change do not tell
     if not found.verified and now["engine"] == "native" and defined != now["definition"]:
         raise TranscriptError(
-            f"{path} was made with definition {quoted(defined, 20)} of the native engine's arithmetic, and this "
-            f"Foretoken has definition {now['definition']}, which gives other bits here; verify it with the Foretoken "
-            "that wrote it, or record it again"
+            f"{path}: {found.difference}. It was made with definition {quoted(defined, 20)} of the native engine's "
+            f"arithmetic, and this Foretoken has definition {now['definition']}, which may be why; verify it with the "
+            "Foretoken that wrote it, or record it again"
         )
     return found
 

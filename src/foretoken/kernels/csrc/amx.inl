@@ -7,8 +7,9 @@
 // Who includes this file has defined `Tiles<kRowsLeft>`: sums of those blocks and groups, two tiles for weights, which the
 // blocks take in turn, and a tile for the rows of each group. Rows are the right operand of a product, or with kRowsLeft
 // the left one. Also defined are `line_of`, which rounds the `left` inputs that are there to bf16 and leaves the rest of the
-// line, which is zero; `narrow`, which makes bf16 of 32 numbers; `transpose`, of 16 by 16 floats in place;
-// `pair_up`, which makes pairs of 16 numbers of two rows; and `Pairs`, which puts a step's codes into a tile on the right.
+// line, which is zero; `narrow`, which makes bf16 of 32 numbers that are such, and `round_line`, of others; `transpose`, of 16
+// by 16 floats in place; `pair_up`, which makes pairs of 16 numbers of two rows; and `Pairs`, which puts a step's codes into
+// a tile on the right.
 
 #include <algorithm>
 #include <type_traits>

@@ -2,10 +2,11 @@
 
 namespace {
 
-// Keys become tiles, and so do values, once for all queries. Then 32 queries at a time: what is made of them stays in the
-// first cache, from scores to weights.
+// Keys become tiles, and so do values, once for all queries. Then 32 queries at a time: what is made of them, from scores to
+// weights, goes no farther than the second cache.
 
-constexpr int64_t kMostPlaces = kAtOnce * kPlaces;
+constexpr int64_t kMostPlaces = foretoken::kMostPlaces;
+static_assert(kMostPlaces == kAtOnce * kPlaces);
 constexpr int kAttended = 2;  // groups of 16 queries
 
 struct alignas(64) AttentionRoom {
@@ -57,30 +58,26 @@ void soften_whole(const float* scores, int64_t stride, int64_t queries, int64_t 
     };
     for (int64_t i = 0; i < places; i += kPlaces) {
       const V16 first = weight(i), second = weight(i + 16);
-      narrow(first, second, lines + (i / kPlaces * 16 + q) * kPlaces);
+      round_line(first, second, lines + (i / kPlaces * 16 + q) * kPlaces);
     }
     sums[q] = sum(total);
   }
 }
 
-// Products of some groups of rows with blocks of 16 outputs, all of whose tiles are there.
+// Products of some groups of rows with an even number of blocks of 16 outputs, all of whose tiles are there.
 template <int kGroups>
 void multiply_groups(Tiles<true>& tiles, const char* rows, const char* weights, int64_t blocks, int64_t steps, Results to) {
   const int64_t bytes = steps * kTileBytes;
-  int64_t block = 0;
-  for (; block + 2 <= blocks; block += 2) {
+  for (int64_t block = 0; block < blocks; block += 2) {
     multiply_slice<2, kGroups>(tiles, {weights + block * bytes, bytes}, rows, steps, true, to.block(block), {});
-  }
-  if (block < blocks) {
-    multiply_slice<1, kGroups>(tiles, {weights + block * bytes, bytes}, rows, steps, true, to.block(block), {});
   }
 }
 
-void fetch(const Places& places, int64_t from, int64_t to) {
+void fetch_places(const Places& places, int64_t from, int64_t to) {
   for (int64_t i = from; i < std::min(to, places.count); ++i) {
     for (int64_t line = 0; line < places.bytes; line += 64) {
-      __builtin_prefetch(static_cast<const char*>(places.keys[i]) + line, 0, 2);
-      __builtin_prefetch(static_cast<const char*>(places.values[i]) + line, 0, 2);
+      foretoken::will_read(static_cast<const char*>(places.keys[i]) + line);
+      foretoken::will_read(static_cast<const char*>(places.values[i]) + line);
     }
   }
 }
@@ -108,7 +105,7 @@ void attend(const Places& seen, const Places& next, const Queries& queries) {
   };
   const int64_t groups = groups_of(queries.count), share = (next.count + groups - 1) / groups;
   for (int64_t group = 0; group < groups; group += kAttended) {
-    fetch(next, group * share, (group + kAttended) * share);
+    fetch_places(next, group * share, (group + kAttended) * share);
     if (group + kAttended <= groups) {
       some(std::integral_constant<int, kAttended>{}, group * 16);
     } else {

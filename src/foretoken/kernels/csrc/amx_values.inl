@@ -6,7 +6,7 @@ namespace {
 
 constexpr int64_t kPlaces = 32;     // of a tile
 constexpr int64_t kAtOnce = 8;      // tiles of places
-constexpr int64_t kWidest = 256;    // numbers of a value: those of all places at once fill `SliceRoom`
+constexpr int64_t kWidest = foretoken::kWidestKey;  // numbers of a value: those of all places at once fill `SliceRoom`
 static_assert(kAtOnce * kWidest / 16 * kTileBytes <= sizeof(SliceRoom));
 
 // `sums`: of 16 queries, kBlocks * 16 numbers of each. lines: of tile after tile of places.

@@ -23,7 +23,7 @@ std::vector<Piece> Attention::pieces(int64_t threads) const {
   std::vector<Piece> all;
   for (const Segment& segment : rows.segments) {
     const int64_t count = segment.to - segment.from;
-    const int64_t rows_each = std::max<int64_t>(1, (kernels.attend ? kMoreQueries : kQueries) / shape.heads);
+    const int64_t rows_each = std::max<int64_t>(1, (attends(kManyQueries) ? kMoreQueries : kQueries) / shape.heads);
     int64_t most = std::max<int64_t>(1, kQueries / group);
     // `attend` makes tiles of keys and values for each piece, so pieces are large, as long as everybody has some
     while (attends(2 * most * group) && 2 * most * group <= kMostQueries && count / (2 * most) * kv_heads >= 8 * threads) {

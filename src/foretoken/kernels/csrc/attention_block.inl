@@ -6,21 +6,15 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kBlock = 256;    // positions
+static_assert(kBlock <= kMostPlaces);
 // Numbers from one query's scores to the next's: 1,024 bytes would put all of them into the same few sets of the first cache.
 constexpr int64_t kScores = kBlock + 16;
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
 constexpr int64_t kManyQueries = 16;  // from which on kernels with tiles take them
-constexpr int64_t kWidest = 256;   // numbers of a key, for `attend`
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
 // The same where there is `attend`, of all heads and of one.
 constexpr int64_t kMoreQueries = 256, kMostQueries = 512;
-
-// Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
-inline void will_read(const char* at) {
-  __builtin_prefetch(at, 0, 2);
-  __asm__ volatile("" : : "r"(at));
-}
 
 struct Reader {  // where a row's keys and values lie
   const Segment& segment;
@@ -34,8 +28,8 @@ struct Reader {  // where a row's keys and values lie
       const Span& span = segment.spans[i];
       const int64_t first = (layer - span.first_layer) * span.layer_bytes - span.start * row_bytes;
       for (; position < std::min(to, span.end); ++position, ++keys, ++values) {
-        *keys = span.keys + first + position * row_bytes;
-        *values = span.values + first + position * row_bytes;
+        *keys = span.keys + (first + position * row_bytes);
+        *values = span.values + (first + position * row_bytes);
       }
     }
     for (; position < to; ++position, ++keys, ++values) {
@@ -89,7 +83,7 @@ struct Attention {
   }
   // Whether the kernel for places that all queries see takes so many queries of a key head.
   bool attends(int64_t count) const {
-    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidest && count >= kManyQueries;
+    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidestKey && count >= kManyQueries;
   }
   int64_t queries(const Piece& p) const { return p.rows() * p.heads() * group; }
   int64_t part_size(const Piece& p) const { return queries(p) * (dim + 2); }
@@ -189,11 +183,11 @@ class Walk {
         keys[i] = of_head(scratch_.keys, i, h);
         values[i] = of_head(scratch_.values, i, h);
       }
-      const int64_t q = h * per_head_, next = more * h / heads_, to = more * (h + 1) / heads_;
+      const int64_t q = h * per_head_, share = more * h / heads_, share_to = more * (h + 1) / heads_;
       char* packed = packed_ + h * packed_each_;
       if (!packed_whole_) a_.kernels.pack_repacked(query(q), a_.dim, 0, per_head_, per_head_, a_.dim, packed);
       a_.kernels.attend({keys, values, kBlock, a_.head_bytes},
-                        {keys + kBlock + next, values + kBlock + next, to - next, heads_ * a_.head_bytes},
+                        {keys + kBlock + share, values + kBlock + share, share_to - share, heads_ * a_.head_bytes},
                         {packed, per_head_, a_.dim, a_.scale, part_.tops + q, part_.sums + q, part_.outs + q * a_.dim});
     }
     packed_whole_ = true;
@@ -324,7 +318,7 @@ class Walk {
   Part part_;
   int64_t packed_each_ = 0;  // bytes of a key head's packed queries
   char* packed_ = nullptr;
-  bool packed_whole_ = false;  // for `attend`
+  bool packed_whole_ = false;  // whether all queries are, by `pack_repacked`
 };
 
 }  // namespace

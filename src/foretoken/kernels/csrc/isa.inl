@@ -141,7 +141,7 @@ void linear(Format format, const void* const* weights, int64_t blocks, int64_t k
 // -- elementwise ----------------------------------------------------------------------------------------------------
 
 // e^x to about one unit in the last place: x = n log 2 + r, then Taylor's series of e^r, |r| <= 0.35, to r^7. x: at most
-// 88.37626, or NaN.
+// 88.37626, or what is given does not count, as beside a NaN.
 inline V16 exponential_of_small(V16 x) {
   const V16 shifted = fma(x, set1(1.44269504f), set1(12582912.0f));  // 1.5 * 2^23 + n
   const V16 n = sub(shifted, set1(12582912.0f));
@@ -257,8 +257,8 @@ constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_
                                       decltype(foretoken::Kernels::weigh) weighing = weigh,
                                       decltype(foretoken::Kernels::attend) attend = nullptr) {
   return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked,
-          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend, fold, divide,
-          argmax, rank, log_total};
+          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend, fold,
+          divide, argmax, rank, log_total};
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
 
 inline void narrow(const float* x, std::uint16_t* line) { line_of(x, 32, line); }
 
-inline void narrow(V16 first, V16 second, std::uint16_t* line) {
+inline void round_line(V16 first, V16 second, std::uint16_t* line) {
   float x[32];
   store(x, first);
   store(x + 16, second);

@@ -91,6 +91,15 @@ struct Results {
   Results block(std::int64_t block) const { return {to + block * kTile, stride}; }
 };
 
+// What `attend` takes at most: places, and numbers of a key.
+constexpr std::int64_t kMostPlaces = 256, kWidestKey = 256;
+
+// Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
+inline void will_read(const char* at) {
+  __builtin_prefetch(at, 0, 2);
+  __asm__ volatile("" : : "r"(at));
+}
+
 // Where keys and values of some positions lie, of so many bytes each.
 struct Places {
   const void* const* keys;
@@ -155,9 +164,9 @@ struct Kernels {
   // that of `linear`, whose inputs are 0, 1, 2, ...; of others one after the other.
   void (*weigh)(Format, const float* weights, std::int64_t stride, std::int64_t queries, const void* const* values,
                 std::int64_t from, std::int64_t to, std::int64_t width, float* out);
-  // `linear` with keys, `soften` and `weigh`, for many queries, all of which see these places: a multiple of 32 of them,
-  // 256 at most, in bf16. The places in `next` are fetched meanwhile. The sums are the same. Null where the three one
-  // after the other are as good.
+  // `linear` with keys, `soften` and `weigh`, in bf16, for 16 queries or more, all of which see these places: a multiple of
+  // 32 of them, at most kMostPlaces. width: a multiple of 32, at most kWidestKey. The places in `next` are fetched
+  // meanwhile. The sums are the same. Null where the three one after the other are as good.
   void (*attend)(const Places& seen, const Places& next, const Queries&);
   // Adds one block's (largest, sum, out) to what the blocks before it gave.
   void (*fold)(float* largest, float* sum, float* out, const float* block_largest, const float* block_sum,

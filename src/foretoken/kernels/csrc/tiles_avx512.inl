@@ -26,8 +26,8 @@ inline void narrow(const float* x, std::uint16_t* line) {
   _mm512_store_si512(line, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
 }
 
-// The same of 32 normal numbers or zeros, rounded.
-inline void narrow(V16 first, V16 second, std::uint16_t* line) {
+// 32 numbers as bf16, rounded. None is subnormal; a NaN stays one.
+inline void round_line(V16 first, V16 second, std::uint16_t* line) {
   _mm512_store_si512(line, (__m512i)_mm512_cvtne2ps_pbh(second.x, first.x));
 }
 
