@@ -18,8 +18,8 @@ from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
 from tests.decoder.low_bit import INT4, MXFP4, SHAPES, formats, made, outcomes, same_codes
 from tests.decoder.models import random_tokens
+from tests.decoder.native import expect_chain_and_tree
 from tests.decoder.outcomes import read_committed, run
-from tests.decoder.test_native_pass import expect_chain_and_tree
 from tests.formats.layout import ALL
 from tests.isas import HERE
 from tests.kernels.low_bit import defined, weight

@@ -10,20 +10,28 @@ import pytest
 import torch
 import transformers
 
-from foretoken.decoder.cache import Cache
-from foretoken.decoder.config import DecoderConfig, parse_config
+from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows, chain
-from foretoken.decoder.weights import Weights, assemble, repacked
+from foretoken.decoder.weights import assemble, repacked
 from foretoken.kernels import native
 from tests.decoder.models import FAMILIES_TABLE, SMALL, FamilyCase, random_tokens, random_tree
+from tests.decoder.native import (
+    decoders,
+    dtypes,
+    expect_chain_and_tree,
+    expect_same,
+    random_prefix,
+    reference_of,
+    stored_in,
+    tensors_of,
+)
 from tests.isas import HERE, with_isa
-from tests.kernels.numbers import DTYPES, floats, same
-from tests.reference_decoder import KeysValues, Part, ReferenceDecoder, Result, committed
-from tests.tiny import all_logits, needs_native, random_tensors, tiny_config
+from tests.kernels.numbers import floats, same
+from tests.reference_decoder import Part, ReferenceDecoder, committed
+from tests.tiny import needs_native, random_tensors, tiny_config
 
 pytestmark = needs_native
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 # heads, groups and widths for which kernels divide their work in other ways
 SHAPES: dict[str, dict[str, Any]] = {
@@ -39,78 +47,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one-group-of-66": {"head_dim": 2, "num_attention_heads": 66, "num_key_value_heads": 1},
     "wide": {"hidden_size": 256, "intermediate_size": 288, "head_dim": 32, "num_hidden_layers": 1},
 }
-
-
-def tensors_of(config: DecoderConfig, dtype: torch.dtype, seed: int = 3, scale: float = 1.0) -> Weights:
-    tensors = random_tensors(config, seed, scale)
-    for name, tensor in tensors.items():
-        if name.endswith("bias"):
-            tensor.mul_(4)  # as large as what they are added to
-    return assemble({name: tensor.to(dtype) for name, tensor in tensors.items()}, config)
-
-
-def reference_of(dtype: torch.dtype, seed: int = 3, scale: float = 1.0, **changes: Any) -> ReferenceDecoder:
-    config = tiny_config(**{"num_hidden_layers": 2, **changes})
-    return ReferenceDecoder(config, tensors_of(config, dtype, seed, scale))
-
-
-def decoders(reference: ReferenceDecoder, threads: int = 1) -> list[Decoder]:
-    """The same weights with every instruction set."""
-    return [Decoder(reference.config, reference.weights, threads=threads, arithmetic=f"native {isa}") for isa in HERE]
-
-
-def stored_in(rows: Rows, layers: range) -> dict[int, KeysValues]:
-    """The keys and values of a pass, row after row."""
-
-    def of(layer: int, which: int) -> torch.Tensor:
-        parts = []
-        for segment in rows.segments:
-            start = segment.cache.length + segment.slots.start
-            parts.append(segment.cache.read(layer)[which][start : start + len(segment.slots)])
-        return torch.cat(parts)
-
-    return {layer: (of(layer, 0).clone(), of(layer, 1).clone()) for layer in layers}
-
-
-def expect_same(decoder: Decoder, rows: Rows, expected: Result, numbers_only: bool = True) -> None:
-    """A pass comes to what the reference came to: hidden states, logits, choices, keys and values."""
-    if numbers_only:  # or there would be little to compare
-        assert expected.hidden.isfinite().all()
-    outputs = decoder.run(rows)
-    assert same(outputs.hidden, expected.hidden), decoder.arithmetic
-    assert same(all_logits(outputs), expected.logits), decoder.arithmetic
-    for row, logits in enumerate(expected.logits):
-        nan = bool(logits.isnan().any())
-        assert outputs.choice(row) == (None if nan else int((logits == logits.max()).nonzero()[0])), decoder.arithmetic
-    for layer, stored in stored_in(rows, range(decoder.config.num_layers)).items():
-        for mine, theirs in zip(stored, expected.stored[layer], strict=True):
-            assert same(mine, theirs), (decoder.arithmetic, layer)
-
-
-def random_prefix(decoder: Decoder, cache: Cache, count: int, seed: int, scale: float = 1.0) -> None:
-    """Commit positions whose keys and values nobody computed: a long text without reading one."""
-    rows = chain(cache, [0] * count)
-    c = decoder.config
-    for layer in cache.layers:
-        keys, values = (floats("normal", (count, c.num_kv_heads, c.head_dim), seed + layer + at) for at in (0, 100))
-        cache.write(layer, rows.segments[0].slots, keys * scale, values, rows.writer)
-    cache.commit(range(count), rows.writer)
-
-
-def expect_chain_and_tree(reference: ReferenceDecoder, threads: int = 1) -> None:
-    """A text of 9 tokens in one pass; then, in another, a tree of 7 after it, and a chain of 2 after nothing."""
-    vocabulary = reference.config.vocab_size
-    text, tree = random_tokens(9, 1, vocabulary), random_tokens(7, 2, vocabulary)
-    parents = random_tree(7, 4)
-    assert len(set(parents)) < 7
-    begun = reference.run([Part(reference.nothing(), text, range(-1, 8))])
-    both = reference.run([Part(begun.stored, tree, parents), Part(reference.nothing(), text[:2], range(-1, 1))])
-    for decoder in decoders(reference, threads):
-        caches = decoder.new_cache(), decoder.new_cache()
-        rows = chain(caches[0], text)
-        expect_same(decoder, rows, begun)
-        caches[0].commit(range(9), rows.writer)
-        expect_same(decoder, Rows([(caches[0], tree, parents), (caches[1], text[:2], range(-1, 1))]), both)
 
 
 # -- families, shapes and types ---------------------------------------------------------------------------------------
@@ -221,117 +157,6 @@ def test_more_rows_than_are_multiplied_at_a_time_are_the_reference_s() -> None:
     expected = reference.run([Part(reference.nothing(), text, range(-1, count - 1))])
     for decoder in decoders(reference, threads=2):
         expect_same(decoder, chain(decoder.new_cache(), text), expected)
-
-
-# -- long contexts ----------------------------------------------------------------------------------------------------
-
-
-@dtypes
-@pytest.mark.parametrize("length", [15, 255, 256, 512])
-def test_long_contexts_are_the_reference_s(length: int, dtype: torch.dtype) -> None:
-    # attention works in blocks of 256 positions: rows end one, begin one, and see several
-    reference = reference_of(dtype, num_hidden_layers=1, head_dim=16)
-    expect_after_a_prefix(reference, length, [-1, 0, -1, 2])
-
-
-@dtypes
-@pytest.mark.parametrize(("window", "length"), [(20, 250), (100, 300), (256, 511), (300, 600), (1, 40)])
-def test_windows_in_long_contexts_are_the_reference_s(window: int, length: int, dtype: torch.dtype) -> None:
-    # windows that begin within a block, at its end, and in another block for each row of the pass
-    reference = reference_of(dtype, num_hidden_layers=1, model_type="mistral", sliding_window=window)
-    expect_after_a_prefix(reference, length, [-1, 0, 1, 0, 2])
-
-
-@dtypes
-def test_many_rows_in_long_contexts_are_the_reference_s(dtype: torch.dtype) -> None:
-    # rows enough for the tiles of AMX, over keys that all of them see, and over others
-    cases = ((16, 300), (24, 200), (64, 290), (80, 520), (128, 290), (256, 290), (272, 70))
-    for head_dim, length in cases if dtype == torch.bfloat16 else cases[:1]:
-        for window in (None, 90):
-            changes = {} if window is None else {"model_type": "mistral", "sliding_window": window}
-            reference = reference_of(dtype, num_hidden_layers=1, head_dim=head_dim, **changes)
-            expect_after_a_prefix(reference, length, list(range(-1, 36)))
-
-
-# AMX attends in one go to blocks that many rows see whole, if heads have a multiple of 32 numbers.
-
-
-def test_as_many_rows_as_go_at_once_are_the_reference_s() -> None:
-    # 512 queries of a key head: with one thread, as these are enough pieces for it
-    heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 32}
-    reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
-    expect_after_a_prefix(reference, 260, list(range(-1, 259)))
-
-
-@pytest.mark.parametrize("head_dim", [32, 64])
-def test_whole_blocks_behind_a_window_are_the_reference_s(head_dim: int) -> None:
-    # the window begins within a block, and the blocks behind that are whole
-    changes = {"model_type": "mistral", "sliding_window": 600}
-    reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=head_dim, **changes)
-    for rows in (10, 37):
-        expect_after_a_prefix(reference, 1100, list(range(-1, rows - 1)))
-
-
-@pytest.mark.parametrize("length", [255, 256, 300, 520])
-def test_large_trees_in_long_contexts_are_the_reference_s(length: int) -> None:
-    reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=32)
-    expect_after_a_prefix(reference, length, random_tree(30, length))
-
-
-def test_many_rows_in_stacked_views_are_the_reference_s() -> None:
-    # keys and values of a block lie in several places; two texts share the pass
-    reference, expected = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=32), None
-    tokens, parents = random_tokens(24, 1, 97), list(range(-1, 23))
-    for decoder in decoders(reference, threads=2):
-        caches = []
-        for lengths in ((100, 130, 300), (255, 2, 300)):
-            top = decoder.new_cache()
-            for at, length in enumerate(lengths):
-                top = top.view() if at else top
-                random_prefix(decoder, top, length, seed=at)
-            caches.append(top)
-        if expected is None:
-            expected = reference.run([Part(committed(cache), tokens, parents) for cache in caches])
-        expect_same(decoder, Rows([(cache, tokens, parents) for cache in caches]), expected)
-
-
-@dtypes
-@pytest.mark.parametrize("scale", [30.0, 1e4, 1e30])
-def test_attention_that_is_nearly_all_on_one_key_is_the_reference_s(scale: float, dtype: torch.dtype) -> None:
-    # weights that vanish, blocks of which nothing is left, scores that overflow
-    # one after the other, and many on the tiles of AMX
-    for head_dim, rows in ((16, 2), (32, 30)):
-        reference = reference_of(dtype, num_hidden_layers=1, head_dim=head_dim)
-        expect_after_a_prefix(reference, 520, list(range(-1, rows - 1)), scale=scale, numbers_only=scale < 1e5)
-
-
-def expect_after_a_prefix(
-    reference: ReferenceDecoder, length: int, parents: list[int], scale: float = 1.0, numbers_only: bool = True
-) -> None:
-    tokens = random_tokens(len(parents), length, 97)
-    expected = None
-    for threads in (1, 3):
-        for decoder in decoders(reference, threads):
-            cache = decoder.new_cache()
-            random_prefix(decoder, cache, length, seed=length, scale=scale)
-            if expected is None:
-                expected = reference.run([Part(committed(cache), tokens, parents)])
-            expect_same(decoder, Rows([(cache, tokens, parents)]), expected, numbers_only)
-
-
-@dtypes
-def test_sequences_of_all_lengths_share_a_pass(dtype: torch.dtype) -> None:
-    reference = reference_of(dtype, num_hidden_layers=1, head_dim=16)
-    lengths, tokens = (0, 300, 7, 513), random_tokens(12, 1, 97)
-    expected = None
-    for decoder in decoders(reference, threads=2):
-        caches = [decoder.new_cache() for _ in lengths]
-        for cache, length in zip(caches, lengths, strict=True):
-            random_prefix(decoder, cache, length, seed=length) if length else None
-        shares = [(tokens[at : at + 3], [-1, 0, 0] if at % 2 else [-1, 0, 1]) for at in (0, 3, 6, 9)]
-        if expected is None:
-            expected = reference.run([Part(committed(c), *share) for c, share in zip(caches, shares, strict=True)])
-        expect_same(decoder, Rows([(c, *share) for c, share in zip(caches, shares, strict=True)]), expected)
 
 
 # -- scratch, views and ranges of layers ------------------------------------------------------------------------------

@@ -40,7 +40,12 @@ MEMORY = Sanitizers(
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",  # what Python keeps until the end is not ours to report
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     },
-    tests=("tests/kernels", "tests/decoder/test_native_pass.py", "tests/prove/test_slice.py"),
+    tests=(
+        "tests/kernels",
+        "tests/decoder/test_native_pass.py",
+        "tests/decoder/test_native_long_contexts.py",
+        "tests/prove/test_slice.py",
+    ),
 )
 THREADS = Sanitizers(
     name="ThreadSanitizer",

@@ -8,11 +8,12 @@ namespace {
 constexpr int64_t kMostPlaces = foretoken::kMostPlaces;
 static_assert(kMostPlaces == kAtOnce * kPlaces);
 constexpr int kAttended = 2;  // groups of 16 queries
+constexpr int64_t kApart = kMostPlaces + 16;  // scores: queries do not fall into the same sets of the first cache
 
 struct alignas(64) AttentionRoom {
   char keys[kMostPlaces / 16 * kWidest / 32][kTileBytes];
   char values[kMostPlaces / kPlaces * kWidest / 16][kTileBytes];
-  float scores[kAttended * 16][kMostPlaces + 16];  // so many that queries do not fall into the same sets of the first cache
+  float scores[kAttended * 16][kApart];
   std::uint16_t weights[kAttended][kAtOnce][16][kPlaces];
   float outs[kAttended * 16 * kWidest];  // where queries are lacking
 };
@@ -23,36 +24,26 @@ AttentionRoom& attention_room() {
 }
 
 // The tiles of each 16 keys lie behind each other.
-void put_keys(const Places& seen, int64_t width, char* tile) {
-  for (int64_t at = 0; at < seen.count; at += 16) {
-    for (int64_t step = 0; step < width / 32; ++step, tile += kTileBytes) put_rows(seen.keys + at, step, width, tile);
-  }
-}
-
-// The tiles of each 16 numbers lie behind each other.
-void put_values(const Places& seen, int64_t width, char* tiles) {
-  const int64_t bytes = seen.count / kPlaces * kTileBytes;
-  for (int64_t at = 0; at < seen.count; at += 2) {
-    auto number = [&](int64_t place, int64_t i) { return static_cast<const std::uint16_t*>(seen.values[place]) + i; };
-    char* line = tiles + at / kPlaces * kTileBytes + at % kPlaces * 32;
-    for (int64_t i = 0; i < width; i += 16, line += bytes) pair_up(number(at, i), number(at + 1, i), line);
+void put_keys(const void* const* keys, int64_t places, int64_t width, char* tile) {
+  for (int64_t at = 0; at < places; at += 16) {
+    for (int64_t step = 0; step < width / 32; ++step, tile += kTileBytes) put_rows(keys + at, step, width, tile);
   }
 }
 
 // As `soften`, of all places; the weights as lines of tiles.
-void soften_whole(const float* scores, int64_t stride, int64_t queries, int64_t places, float scale, float* tops,
-                  float* sums, std::uint16_t* lines) {
+void soften_whole(const float* scores, int64_t queries, int64_t places, float scale, float* tops, float* sums,
+                  std::uint16_t* lines) {
   const V16 by = set1(scale);
   for (int64_t q = 0; q < queries; ++q) {
     V16 best = set1(-__builtin_inff());
-    for (int64_t i = 0; i < places; i += 16) best = max(best, mul(load(scores + q * stride + i), by));
+    for (int64_t i = 0; i < places; i += 16) best = max(best, mul(load(scores + q * kApart + i), by));
     tops[q] = largest(best);
   }
   for (int64_t q = 0; q < queries; ++q) {
     const V16 shift = set1(tops[q]);
     V16 total = set1(0.0f);
     auto weight = [&](int64_t i) {
-      const V16 found = exponential_of_small(sub(mul(load(scores + q * stride + i), by), shift));
+      const V16 found = exponential_of_small(sub(mul(load(scores + q * kApart + i), by), shift));
       total = add(total, found);
       return found;
     };
@@ -85,16 +76,16 @@ void fetch_places(const Places& places, int64_t from, int64_t to) {
 void attend(const Places& seen, const Places& next, const Queries& queries) {
   AttentionRoom& room = attention_room();
   const int64_t width = queries.width, steps = width / 32, blocks = width / 16;
-  put_keys(seen, width, room.keys[0]);
-  put_values(seen, width, room.values[0]);
+  put_keys(seen.keys, seen.count, width, room.keys[0]);
+  put_values(seen.values, seen.count, width, room.values[0]);
   Tiles<true> tiles(16);
   auto some = [&](auto kGroups, int64_t from) {  // queries
     constexpr int64_t kAll = kGroups.value * 16;
-    const int64_t count = std::min(kAll, queries.count - from), stride = kMostPlaces + 16;
+    const int64_t count = std::min(kAll, queries.count - from);
     const char* rows = static_cast<const char*>(queries.packed) + from / 16 * steps * kTileBytes;
-    multiply_groups<kGroups.value>(tiles, rows, room.keys[0], seen.count / 16, steps, {room.scores[0], stride});
+    multiply_groups<kGroups.value>(tiles, rows, room.keys[0], seen.count / 16, steps, {room.scores[0], kApart});
     for (int64_t q = 0; q < count; q += 16) {
-      soften_whole(room.scores[q], stride, std::min<int64_t>(16, count - q), seen.count, queries.scale,
+      soften_whole(room.scores[q], std::min<int64_t>(16, count - q), seen.count, queries.scale,
                    queries.tops + from + q, queries.sums + from + q, room.weights[0][0][0] + q * seen.count);
     }
     float* out = queries.outs + from * width;

@@ -9,14 +9,24 @@ constexpr int64_t kAtOnce = 8;      // tiles of places
 constexpr int64_t kWidest = foretoken::kWidestKey;  // numbers of a value: those of all places at once fill `SliceRoom`
 static_assert(kAtOnce * kWidest / 16 * kTileBytes <= sizeof(SliceRoom));
 
-// `sums`: of 16 queries, kBlocks * 16 numbers of each. lines: of tile after tile of places.
+// The tiles of each 16 numbers of some places' values lie behind each other.
+void put_values(const void* const* values, int64_t places, int64_t width, char* tiles) {
+  const int64_t bytes = places / kPlaces * kTileBytes;
+  for (int64_t at = 0; at < places; at += 2) {
+    auto number = [&](int64_t place, int64_t i) { return static_cast<const std::uint16_t*>(values[place]) + i; };
+    char* line = tiles + at / kPlaces * kTileBytes + at % kPlaces * 32;
+    for (int64_t i = 0; i < width; i += 16, line += bytes) pair_up(number(at, i), number(at + 1, i), line);
+  }
+}
+
+// `sums`: of 16 queries, kBlocks * 16 numbers of each. lines: of tile after tile of places. bytes: of a block of values.
 template <int kBlocks>
 void weigh_tiles(Tiles<true>& tiles, const char* lines, int64_t count, const char* values, int64_t bytes, Results sums) {
   each<kBlocks>([&](auto b) { tiles.template load<b.value, 0>(sums.block(b.value).to, sums.stride); });
   for (int64_t i = 0; i < count; ++i) {
     tiles.template load_rows<0>(Lines{lines + i * kTileBytes, 64});
     each<kBlocks>([&](auto b) {
-      tiles.template load_weights<b.value>(Lines{values + i * bytes + b.value * kTileBytes, 64});
+      tiles.template load_weights<b.value>(Lines{values + b.value * bytes + i * kTileBytes, 64});
       tiles.template multiply<b.value, 0>();
     });
   }
@@ -27,14 +37,8 @@ void weigh_tiles(Tiles<true>& tiles, const char* lines, int64_t count, const cha
 void weigh_groups(const float* weights, int64_t stride, int64_t groups, const void* const* values, int64_t count,
                   int64_t width, float* out) {
   char* room = reinterpret_cast<char*>(&slice_room());
-  const int64_t bytes = width / 16 * kTileBytes;  // of a tile of places' values
-  for (int64_t pair = 0; pair < count * 16; ++pair) {
-    char* line = room + pair / 16 * bytes + pair % 16 * 64;
-    for (int64_t at = 0; at < width; at += 16) {
-      auto value = [&](int64_t place) { return static_cast<const std::uint16_t*>(values[place]) + at; };
-      pair_up(value(2 * pair), value(2 * pair + 1), line + at / 16 * kTileBytes);
-    }
-  }
+  const int64_t bytes = count * kTileBytes;  // of 16 numbers of all values
+  put_values(values, count * kPlaces, width, room);
   Tiles<true> tiles(16);
   for (int64_t group = 0; group < groups; ++group, weights += 16 * stride, out += 16 * width) {
     alignas(64) std::uint16_t lines[kAtOnce][16][kPlaces];
@@ -44,9 +48,9 @@ void weigh_groups(const float* weights, int64_t stride, int64_t groups, const vo
     const char* from = reinterpret_cast<const char*>(lines);
     int64_t at = 0;
     for (; at + 64 <= width; at += 64) {
-      weigh_tiles<4>(tiles, from, count, room + at / 16 * kTileBytes, bytes, {out + at, width});
+      weigh_tiles<4>(tiles, from, count, room + at / 16 * bytes, bytes, {out + at, width});
     }
-    for (; at < width; at += 16) weigh_tiles<1>(tiles, from, count, room + at / 16 * kTileBytes, bytes, {out + at, width});
+    for (; at < width; at += 16) weigh_tiles<1>(tiles, from, count, room + at / 16 * bytes, bytes, {out + at, width});
   }
 }
 
