@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 
 import foretoken
 from tests.interrupts import Interrupts
@@ -35,13 +34,6 @@ __all__ = ["disk", "expected", "folder", "large"]
 # the ordinary suite tries a fault once, with a draft; the proof tries it many times, and without one
 DRAFTS = pytest.mark.parametrize("draft", [pytest.param("none", marks=pytest.mark.prove), "subspec"])
 SEEDS = pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(1, 12))])
-
-
-@pytest.fixture(autouse=True)
-def gradients() -> Iterator[None]:
-    """A Ctrl-C may come while PyTorch leaves its `no_grad`, which then stays on. Tests of training would find it so."""
-    yield
-    torch.set_grad_enabled(True)
 
 
 def loaded(model: str | Path, draft: str, **settings: Any) -> foretoken.Model:

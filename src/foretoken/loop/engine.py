@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+
+import torch
 
 from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
@@ -38,6 +40,21 @@ class _Sent:
     dropped: int
     began: float
     proposed: float
+
+
+@contextmanager
+def _gradients_kept() -> Iterator[None]:
+    """What fails within it leaves PyTorch's gradients as they were, on or off.
+
+    `torch.no_grad` alone does not see to that: a Ctrl-C between its first lines, or its last, leaves them off for the
+    whole thread, which is the caller's.
+    """
+    on = torch.is_grad_enabled()
+    try:
+        yield
+    except BaseException:
+        torch.set_grad_enabled(on)
+        raise
 
 
 class Engine:
@@ -72,6 +89,7 @@ class Engine:
         """How many sequences are under way."""
         return len(self._live)
 
+    @_gradients_kept()
     def admit(self, request: Request) -> None:
         """Take a sequence in. Its prompt is read from the next step on. Raises the error for a wrong request."""
         if any(request.sequence in sent.sequences for sent in self._sent):
@@ -145,6 +163,7 @@ class Engine:
         finally:
             self._cancel_all(admitted)
 
+    @_gradients_kept()
     def step(self) -> list[Verdict]:
         """One round: a verdict for each sequence that was in the pass. Empty if no pass is under way."""
         for sequence in tuple(self._ended):
