@@ -49,7 +49,7 @@ def _of_before(*, differs: bool) -> Callable[[Record], object]:
 def test_a_record_of_another_definition_is_refused_where_its_bits_are_others(altered: Altered) -> None:
     path = altered(_of_before(differs=True))
     assert refusal(path).startswith(
-        f"{path}: {COUNT} tokens are equal, but their logits differ in some bit (recorded with definition None, here "
+        f"{path}: {COUNT} tokens are equal, but their logits differ in some bit (recorded with definition 1, here "
         f"{DEFINITION}). It was made with definition 1 of the native engine's arithmetic, and this Foretoken has "
         f"definition {DEFINITION}, which may be why; verify it with the Foretoken that wrote it"
     )

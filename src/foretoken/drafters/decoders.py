@@ -12,7 +12,7 @@ from typing import Any
 
 from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
 from foretoken.copies import beside
-from foretoken.decoder.config import read_config
+from foretoken.decoder.config import read_config, read_json
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel, Recipe, recipe_of
 from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, NOT_CAST, TREE
 from foretoken.drafters.trained import as_trained
@@ -20,7 +20,8 @@ from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.settings.drafts import DraftLevel
 from foretoken.text.tokenizer import Tokenizer
-from foretoken.trained.files import is_trained
+from foretoken.trained.files import CONFIG, is_trained
+from foretoken.trained.unread_kinds import expect_no_unread_drafter
 
 _EMBEDDED = {*EMBEDDED, *EMBEDDED_DRAFTERS}
 # the share of a copy's first draft tokens that the model accepts, by the bits of a weight: between the greedy share and
@@ -46,7 +47,8 @@ class DecoderRecipe(Recipe):
             _expect_own_layers(level, folder)
             _expect_inputs(level)
             return level
-        place = resolve(level.name, accept=lambda folder: is_trained(folder) or read_config(folder))
+        place = resolve(level.name, accept=_expect_draft)
+        _expect_draft(place)  # once more, with its weights
         if is_trained(place):
             level = as_trained(level, place, folder)
             if level.format is None and "inputs" in level.options:
@@ -180,6 +182,13 @@ def format_asked(name: str, options: dict[str, Any]) -> Format | None:
         return format_of(called, options.get("group"))
     except SettingError as error:
         raise DraftSpecError(f"draft {name!r}: {error}") from None
+
+
+def _expect_draft(folder: Path) -> None:
+    """Raise the error for a folder that holds neither a trained drafter nor a model. Its weights need not be there."""
+    if not is_trained(folder):
+        expect_no_unread_drafter(folder, read_json(folder / CONFIG))
+        read_config(folder)
 
 
 def _belongs_to_a_format(name: str, option: str) -> DraftSpecError:

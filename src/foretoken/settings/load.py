@@ -117,6 +117,8 @@ class LoadSettings(Settings):
                 "promise is 'exact', but rule is 'rejection', which keeps the distribution of what is sampled, not its "
                 "tokens; use rule 'walk', or promise 'auto'"
             )
+        if isinstance(self.draft, os.PathLike):
+            object.__setattr__(self, "draft", os.fspath(self.draft))
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {quoted(self.draft)}, expected text, such as 'lookup' or 'none'")
         if self.revision is not None and not (is_text(self.revision) and self.revision):

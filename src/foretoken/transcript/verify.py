@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -107,7 +107,7 @@ def verify(
             "differ; verify it on a machine like its own"
         )
     found = _compare(path, content, here, generate)
-    defined = content["arithmetic"].get("definition", 1)  # records of before the first change do not tell
+    defined = _definition(content["arithmetic"])
     if not found.verified and now["engine"] == "native" and defined != now["definition"]:
         raise TranscriptError(
             f"{path}: {found.difference}. It was made with definition {quoted(defined, 20)} of the native engine's "
@@ -166,9 +166,15 @@ def _expect_engine(path: str | Path, content: dict[str, Any], here: str, because
     )
 
 
+def _definition(recorded: Mapping[str, Any]) -> Any:
+    """The definition of arithmetic by which a record was made: records of before the first change do not tell."""
+    return recorded.get("definition", 1)
+
+
 def _other_circumstances(content: dict[str, Any], here: Model) -> str:
     """The end of a message about a difference: what the bits may depend on, where it is not as it was."""
     was = {**content["arithmetic"], "foretoken": content["provenance"]["versions"]["foretoken"]}
+    was["definition"] = _definition(was)
     now = {**arithmetic(here), "foretoken": provenance()["versions"]["foretoken"]}
     others = [
         f"{name} {one_line(cut(str(was.get(name)), 40))}, here {value}"
