@@ -132,17 +132,17 @@ def test_a_fractal_draft_is_a_pass_of_the_model_and_one_of_the_copy_at_each_laye
 def test_a_pass_that_chooses_nothing_reads_no_output_layer() -> None:
     """A prompt is read in chunks, also by a copy with a cache of its own: only the last one of the target chooses."""
     drafting = model("int8:own-cache,lookup")
-    prompt = tuple(range(2, 302))
+    prompt = tuple(range(2, 602))
     done = drafting.generate(prompt, max_new_tokens=24, ignore_eos=True, keep_rounds=True)
     assert done.rounds is not None
     first, last, *others = done.rounds
-    assert [[*r.read.values()] for r in done.rounds] == [[256], [len(prompt) - 256], *([] for _ in others)]
+    assert [[*r.read.values()] for r in done.rounds] == [[512], [len(prompt) - 512], *([] for _ in others)]
     for name in ("target", "int8"):
         weights = drafting.decoders[name].weights
         short = weights.nbytes - weights.head.nbytes - weights.norm.nbytes
-        assert first.cost[name].weight_bytes == short + embedded(drafting, name, 256)
+        assert first.cost[name].weight_bytes == short + embedded(drafting, name, 512)
     whole = drafting.target.weights.nbytes
-    assert last.cost["target"].weight_bytes == whole + embedded(drafting, "target", len(prompt) - 256)
+    assert last.cost["target"].weight_bytes == whole + embedded(drafting, "target", len(prompt) - 512)
     assert "int8" not in last.cost, "the rest it reads when it drafts"
 
 

@@ -83,13 +83,13 @@ def test_many_rows_are_the_reference_s(dtype: torch.dtype) -> None:
 
 
 # rows that fill groups of 16, that do not, and that are more than are packed or multiplied at a time
-MANY = (96, 97, 112, 113, 129, 256, 257, 300)
+MANY = (48, 49, 96, 97, 112, 113, 129, 256, 257, 300, 512, 530)
 
 
 @pytest.mark.parametrize("kind", ["normal", "wide"])
 def test_many_rows_of_many_inputs_are_the_reference_s(kind: str) -> None:
     # more inputs than AMX multiplies at a time: sums wait in memory meanwhile
-    for inputs, outputs in ((2120, 35), (4128, 16), (64, 50), (2048, 33)):
+    for inputs, outputs in ((2120, 35), (4128, 16), (64, 50), (2048, 33), (1100, 530)):
         x, weight = floats(kind, (max(MANY), inputs), 0), numbers(kind, (outputs, inputs), torch.bfloat16, 1)
         bias = floats(kind, (outputs,), 2)
         expected = reference.linear(x, weight, bias)
@@ -135,7 +135,7 @@ def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", [isa for isa in HERE if native.repacks(isa)])
-@pytest.mark.parametrize(("outputs", "inputs"), [(48, 4160), (544, 96)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 4160), (544, 96), (560, 1088)])
 def test_many_rows_meet_weights_in_a_level_s_own_layout(isa: str, outputs: int, inputs: int) -> None:
     x, weight = floats("wide", (max(MANY), inputs), 1), numbers("wide", (outputs, inputs), torch.bfloat16, 2)
     expected, own = reference.linear(x, weight, None), placed(weight, 0)

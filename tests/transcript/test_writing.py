@@ -37,7 +37,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "device": "cpu",
         "promise": "auto",
         "weights": "auto",
-        "prefill_chunk": 256,
+        "prefill_chunk": 512,
         "cache": True,
         "context": model.context_length,
         "max_new_tokens": COUNT,

@@ -30,6 +30,7 @@ from foretoken.api.checkpoint import (
 from foretoken.api.levels import Loaded, expect_memory, load_level, loaded_as, memory_of_copies, warn_if_inflated
 from foretoken.api.model import Model
 from foretoken.api.offloading import (
+    SHORT,
     SUBSPEC,
     Offloading,
     bounded,
@@ -181,7 +182,7 @@ def _offloading(
     files = FilesAsRead.note(deciding_files(folder).values())
     config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
     config = bounded(config, settings)
-    asked, settings = settings, with_long_chunks(config, settings)
+    short, settings = min(settings.prefill_chunk, SHORT), with_long_chunks(config, settings)
 
     def planned_with(draft: str) -> _Planned:
         chosen = replace(settings, draft=draft)
@@ -190,9 +191,9 @@ def _offloading(
         try:
             return chosen, planned(folder, config, levels, chosen)
         except SettingError:
-            if chosen.prefill_chunk == asked.prefill_chunk:
+            if chosen.prefill_chunk == short:
                 raise
-        chosen = replace(chosen, prefill_chunk=asked.prefill_chunk)  # a pass over less of a prompt takes less memory
+        chosen = replace(chosen, prefill_chunk=short)  # a pass over less of a prompt takes less memory
         return chosen, planned(folder, config, levels, chosen)
 
     if settings.draft != AUTO:

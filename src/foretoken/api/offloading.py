@@ -44,6 +44,7 @@ _CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else w
 _GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
 _LOGITS = 64  # rows of logits that are computed at once
 _SHARE = 32  # a pass over a prompt takes at most this part of the bound
+SHORT = 256  # rows of a prompt for which there is room in every bound that is enough for anything
 _LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
 
 
@@ -103,7 +104,7 @@ def with_long_chunks(config: DecoderConfig, settings: LoadSettings) -> LoadSetti
     if settings.memory is not None:
         whole, piece = _row_bytes(config) if settings.device == "cpu" else (on_gpu.row_bytes(config), 0)
         most = min(most, (int(settings.memory) // _SHARE - piece * PIECE) // whole)
-    return replace(settings, prefill_chunk=max(most, settings.prefill_chunk))
+    return replace(settings, prefill_chunk=max(most, SHORT))
 
 
 def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Offloading:

@@ -24,7 +24,7 @@ from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Distribution, Needs, Request, Turn, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 
-_CHUNK = 256  # rows of a prompt read in one pass
+_CHUNK = 512  # rows of a prompt read in one pass
 
 
 class Reading:

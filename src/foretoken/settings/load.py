@@ -88,7 +88,7 @@ class LoadSettings(Settings):
     threads: int | None = None
     # The most prompt tokens that one pass reads. There is one exception: if layers are read from the disk, and you give
     # no number of your own, a pass reads as many as there is memory for.
-    prefill_chunk: int = 256
+    prefill_chunk: int = 512
     # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
     rows_per_pass: int = 8192
     # Only for the pace `fixed`: the most rows in one pass when several sequences share it. Each sequence takes one row

@@ -60,12 +60,11 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& 
 
 constexpr int64_t kManyRows = 4;  // from which on a tile's products cost less than one row after the other (LOG.md)
 
-constexpr int64_t kRowsTogether = 256;
-static_assert(kRowsTogether % 16 == 0 && kRowsTogether / 16 * kSlice * kTileBytes == 1 << 20);  // half of the second cache
+constexpr foretoken::ManyRows kMany{kFewRows, 512, 32, 1 << 20};
 
 constexpr foretoken::Kernels tiles_table(const char* name) {
-  return table_of(name, foretoken::kTogether, kRowsTogether, kManyRows, repack, pack_values, linear_repacked, weigh_by_tiles,
-                  attend);
+  return table_of(name, 16, kMany, kManyRows, repack, pack_values, linear_repacked,
+                  weigh_by_tiles, attend, pack_step);
 }
 
 }  // namespace

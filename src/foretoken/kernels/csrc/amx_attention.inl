@@ -60,7 +60,7 @@ template <int kGroups>
 void multiply_groups(Tiles<true>& tiles, const char* rows, const char* weights, int64_t blocks, int64_t steps, Results to) {
   const int64_t bytes = steps * kTileBytes;
   for (int64_t block = 0; block < blocks; block += 2) {
-    multiply_slice<2, kGroups>(tiles, {weights + block * bytes, bytes}, rows, steps, true, to.block(block), {});
+    multiply_slice<2, kGroups>(tiles, {weights + block * bytes, bytes}, rows, bytes, steps, true, to.block(block), {});
   }
 }
 

@@ -4,10 +4,11 @@ namespace {
 
 constexpr int64_t kTileBytes = 1024;  // 16 lines of 64 bytes
 
-// Whether products are made in slices of inputs. n: of all packed rows, so that packing and multiplying agree. Slices pay when
-// there are so many rows that arithmetic is waited for, not memory. Weights of up to 256 inputs are mostly keys, which
-// attention fetches itself, so that fewer rows are enough.
-constexpr bool in_slices(int64_t n, int64_t k) { return n > 96 || (n > 32 && k <= 256); }
+constexpr int64_t kFewRows = 48;  // up to so many wait for memory more than for arithmetic
+
+// Whether products are made in slices of inputs. n: of all packed rows, so that packing and multiplying agree. Weights of up to
+// 256 inputs are mostly keys, which attention fetches itself, so that fewer rows are enough.
+constexpr bool in_slices(int64_t n, int64_t k) { return n > kFewRows || (n > 32 && k <= 256); }
 
 struct Lines {  // of a tile in memory
   const void* from;
@@ -21,7 +22,7 @@ inline int64_t groups_of(int64_t n) { return (n + 15) / 16; }
 // inputs of each row; on the left, a line of 32 inputs for each row. Many rows are packed in slices of inputs: first all
 // groups' tiles of the first slice. Those rows are always on the left.
 
-constexpr int64_t kSlice = 64;  // steps
+constexpr int64_t kSlice = 16;  // steps
 
 // Which tile it is in a packed slice.
 inline int64_t tile_in_slices(int64_t group, int64_t groups, int64_t step, int64_t steps) {
@@ -43,27 +44,49 @@ RowTiles tiles_of(const PackedRows& rows, int64_t k) {
   return {from, rows.count(), columns, blocks_of(k), kRowsLeft ? 64 : columns * 4};
 }
 
+// The inputs of one step of rows [from, to), which lie in one group. x: where the first row's inputs of this step are.
 template <bool kRowsLeft>
-void pack_rows(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
-  const int64_t columns = columns_of(n), steps = blocks_of(k);
-  const int64_t end = to == n ? groups_of(n) * columns : to;  // whoever packs the last row fills up its group
-  for (int64_t first = from, next = from; first < end; first = next) {  // a group, tile after tile
-    next = std::min(end, first / 16 * 16 + 16);
-    for (int64_t step = 0; step < steps; ++step) {
-      const int64_t group = first / 16;
-      const int64_t at = in_slices(n, k) ? tile_in_slices(group, groups_of(n), step, steps) : group * steps + step;
-      std::uint16_t* tile = static_cast<std::uint16_t*>(packed) + at * 32 * columns;
-      for (int64_t row = first; row < next; ++row) {
-        alignas(64) std::uint16_t line[32] = {};
-        if (row < n) line_of(x + row * stride + step * 32, k - step * 32, line);
-        if (kRowsLeft) {
-          std::memcpy(tile + row % 16 * 32, line, sizeof line);
-        } else {
-          for (int pair = 0; pair < 16; ++pair) std::memcpy(tile + (pair * columns + row % 16) * 2, line + 2 * pair, 4);
-        }
-      }
+void pack_tile(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, int64_t step, void* packed) {
+  const int64_t group = from / 16, steps = blocks_of(k), columns = columns_of(n);
+  const int64_t at = in_slices(n, k) ? tile_in_slices(group, groups_of(n), step, steps) : group * steps + step;
+  std::uint16_t* tile = static_cast<std::uint16_t*>(packed) + at * 32 * columns;
+  for (int64_t row = from; row < to; ++row) {
+    alignas(64) std::uint16_t line[32] = {};
+    if (row < n) line_of(x + (row - from) * stride, k - step * 32, line);
+    if (kRowsLeft) {
+      std::memcpy(tile + row % 16 * 32, line, sizeof line);
+    } else {
+      for (int pair = 0; pair < 16; ++pair) std::memcpy(tile + (pair * columns + row % 16) * 2, line + 2 * pair, 4);
     }
   }
+}
+
+// use(from, to) for each group with some of the rows [from, to). Whoever packs the last row fills up its group.
+template <class Use>
+void each_group(int64_t from, int64_t to, int64_t n, Use use) {
+  const int64_t end = to == n ? groups_of(n) * columns_of(n) : to;
+  for (int64_t first = from, next = from; first < end; first = next) use(first, next = std::min(end, first / 16 * 16 + 16));
+}
+
+template <bool kRowsLeft>
+void pack_rows(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  each_group(from, to, n, [&](int64_t first, int64_t next) {
+    for (int64_t step = 0; step < blocks_of(k); ++step) {
+      pack_tile<kRowsLeft>(x + first * stride + step * 32, stride, first, next, n, k, step, packed);
+    }
+  });
+}
+
+void pack_step(const Results& results, const PackedRows& rows, int64_t k, int64_t step, void* packed) {
+  alignas(64) float x[16][32];
+  each_group(rows.from, rows.to, rows.n, [&](int64_t first, int64_t next) {
+    for (int64_t row = first; row < std::min(next, rows.n); ++row) {
+      for (int64_t block = 0; block < 2; ++block) {
+        std::memcpy(x[row - first] + block * kTile, results.line(row - rows.from, block), kTile * 4);
+      }
+    }
+    pack_tile<true>(x[0], 32, first, next, rows.n, k, step, packed);
+  });
 }
 
 std::size_t bytes_bf16(int64_t n, int64_t k) {

@@ -6,8 +6,11 @@ namespace {
 
 constexpr int64_t kPlaces = 32;     // of a tile
 constexpr int64_t kAtOnce = 8;      // tiles of places
-constexpr int64_t kWidest = foretoken::kWidestKey;  // numbers of a value: those of all places at once fill `SliceRoom`
-static_assert(kAtOnce * kWidest / 16 * kTileBytes <= sizeof(SliceRoom));
+constexpr int64_t kWidest = foretoken::kWidestKey;  // numbers of a value
+
+struct alignas(64) ValuesRoom {
+  char tiles[kAtOnce * kWidest / 16][kTileBytes];
+};
 
 // The tiles of each 16 numbers of some places' values lie behind each other.
 void put_values(const void* const* values, int64_t places, int64_t width, char* tiles) {
@@ -36,7 +39,8 @@ void weigh_tiles(Tiles<true>& tiles, const char* lines, int64_t count, const cha
 // Groups of 16 queries, and up to kAtOnce tiles of places.
 void weigh_groups(const float* weights, int64_t stride, int64_t groups, const void* const* values, int64_t count,
                   int64_t width, float* out) {
-  char* room = reinterpret_cast<char*>(&slice_room());
+  static thread_local ValuesRoom values_room;
+  char* room = values_room.tiles[0];
   const int64_t bytes = count * kTileBytes;  // of 16 numbers of all values
   put_values(values, count * kPlaces, width, room);
   Tiles<true> tiles(16);

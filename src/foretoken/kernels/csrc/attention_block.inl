@@ -144,8 +144,8 @@ class Walk {
     at_least(scratch_.keys, 2 * kBlock);
     at_least(scratch_.values, 2 * kBlock);
     packed_each_ = static_cast<int64_t>(a_.kernels.packed_bytes(a_.shape.cache, per_head_, dim) + 63) / 64 * 64;
-    at_least(scratch_.packed, 64 + packed_each_ * heads_);
-    packed_ = aligned(scratch_.packed);
+    at_least(scratch_.packed, packed_each_ * heads_);
+    packed_ = scratch_.packed.data();
   }
 
   // Queries from rows of all heads into the order of parts.

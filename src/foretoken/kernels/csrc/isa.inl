@@ -252,11 +252,12 @@ constexpr int64_t kNeverMany = INT64_MAX;
 // `repack`, `pack_repacked` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this
 // file that filled the table would run on machines that lack its instructions, which only ask whether the table exists.
 template <class Repack, class Pack, class Linear>
-constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t rows_together, int64_t many_rows,
+constexpr foretoken::Kernels table_of(const char* name, int64_t together, foretoken::ManyRows rows, int64_t mxfp4_rows,
                                       Repack repack, Pack pack_repacked, Linear linear_repacked,
                                       decltype(foretoken::Kernels::weigh) weighing = weigh,
-                                      decltype(foretoken::Kernels::attend) attend = nullptr) {
-  return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked,
+                                      decltype(foretoken::Kernels::attend) attend = nullptr,
+                                      decltype(foretoken::Kernels::pack_step) pack_step = nullptr) {
+  return {name, together, rows, mxfp4_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, pack_step,
           coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend, fold,
           divide, argmax, rank, log_total};
 }

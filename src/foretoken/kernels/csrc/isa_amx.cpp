@@ -68,6 +68,13 @@ class Tiles {
     if constexpr (G == 0) _tile_loadd(6, tile.from, tile.stride);
     if constexpr (G == 1) _tile_loadd(7, tile.from, tile.stride);
   }
+  // As `load_rows`, of rows that are not soon needed again: what the first cache holds stays there.
+  template <int G, class Lines>
+  void pass_rows(Lines tile) {
+    settle();
+    if constexpr (G == 0) _tile_stream_loadd(6, tile.from, tile.stride);
+    if constexpr (G == 1) _tile_stream_loadd(7, tile.from, tile.stride);
+  }
   template <int B, int G>
   void multiply() {
     if constexpr (kRowsLeft) {

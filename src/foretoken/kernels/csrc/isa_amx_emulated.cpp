@@ -65,6 +65,10 @@ class Tiles {
   void load_rows(Lines tile) {
     fill(tile, kRowsLeft ? columns_ : 16, kRowsLeft ? 64 : columns_ * 4, rows_[G]);
   }
+  template <int G, class Lines>
+  void pass_rows(Lines tile) {
+    load_rows<G>(tile);
+  }
   template <int B, class Lines>
   void load_weights(Lines tile) {
     fill(tile, 16, 64, weights_[B]);

@@ -8,6 +8,6 @@
 #include "blocks_avx2.inl"
 
 const foretoken::Kernels* foretoken::kernels_avx2() {
-  static constexpr Kernels table = table_of("avx2", 1, 0, kNeverMany, repack_bf16, nullptr, linear_repacked);
+  static constexpr Kernels table = table_of("avx2", 1, {}, kNeverMany, repack_bf16, nullptr, linear_repacked);
   return &table;
 }

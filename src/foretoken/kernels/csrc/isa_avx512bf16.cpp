@@ -123,6 +123,6 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& 
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
   static constexpr Kernels table =
-      table_of("avx512bf16", 1, 0, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
+      table_of("avx512bf16", 1, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
   return &table;
 }

@@ -10,6 +10,6 @@
 #include "blocks_avx2.inl"
 
 const foretoken::Kernels* foretoken::kernels_avxvnni_twin() {
-  static constexpr Kernels table = table_of("avxvnni-twin", 1, 0, kNeverMany, repack_bf16, nullptr, linear_repacked);
+  static constexpr Kernels table = table_of("avxvnni-twin", 1, {}, kNeverMany, repack_bf16, nullptr, linear_repacked);
   return &table;
 }

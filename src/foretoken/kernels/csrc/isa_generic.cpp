@@ -31,6 +31,6 @@ void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const Pa
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_generic() {
-  static constexpr Kernels table = table_of("generic", 1, 0, kNeverMany, nullptr, nullptr, nullptr);
+  static constexpr Kernels table = table_of("generic", 1, {}, kNeverMany, nullptr, nullptr, nullptr);
   return &table;
 }

@@ -21,7 +21,7 @@ inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 
 // bf16 where the instruction set is faster with it, which depends on the number of rows. Kernels never see it.
 enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2, fastest = 3 };
 
-constexpr std::int64_t kTogether = 16;  // blocks of outputs that a linear kernel is given at a time, at most
+constexpr std::int64_t kTogether = 32;  // blocks of outputs that a linear kernel is given at a time, at most
 constexpr std::int64_t kTile = 16;  // outputs of a block, of which a linear kernel computes one or several at a time
 
 // 16 outputs of low-bit weights, in blocks of 32 inputs: docs/formats.md.
@@ -82,13 +82,25 @@ struct PackedRows {
   std::int64_t count() const { return to - from; }
 };
 
-// Where a linear kernel writes, rows `stride` numbers apart: to[row * stride + block * 16 + i].
+// Where a linear kernel writes: row after row, `stride` numbers apart, 16 numbers of each block. Of many rows, tile after
+// tile: 16 lines of 16 numbers, a block's tiles of all rows behind each other; the last may have lines of no row.
 struct Results {
   float* to;
   std::int64_t stride;
+  std::int64_t block_stride = kTile, group_stride = 16 * stride;
+  bool tiled = false;
 
-  float* at(std::int64_t row) const { return to + row * stride; }
-  Results block(std::int64_t block) const { return {to + block * kTile, stride}; }
+  static Results tiles(float* to, std::int64_t rows) { return {to, kTile, (rows + 15) / 16 * 256, 256, true}; }
+
+  float* at(std::int64_t row) const { return to + row * stride; }  // where they are not tiled
+  float* line(std::int64_t row, std::int64_t block) const {
+    return to + block * block_stride + row / 16 * group_stride + row % 16 * stride;
+  }
+  Results block(std::int64_t block) const { return {to + block * block_stride, stride, block_stride, group_stride, tiled}; }
+  // The same places in other memory.
+  Results in(float* other) const { return {other, stride, block_stride, group_stride, tiled}; }
+  // How many numbers of some rows and blocks lie behind each other.
+  std::int64_t count(std::int64_t rows, std::int64_t blocks) const { return tiled ? blocks * block_stride : rows * stride; }
 };
 
 // What `attend` takes at most: places, and numbers of a key.
@@ -116,14 +128,23 @@ struct Queries {
   float *tops, *sums, *outs;
 };
 
+// Rows are many if there are more than `few`. Then a linear kernel with tiles is best given at most `together` of them, a
+// multiple of 32, and `blocks` at a time; but two where these rows take at most `bytes`, which then stay near. Others are best
+// given half of these rows. 0: rows are never many.
+struct ManyRows {
+  std::int64_t few = 0, together = 0, blocks = 0, bytes = 0;
+
+  bool are(std::int64_t n) const { return together && n > few; }
+};
+
 struct Kernels {
   const char* name;
 
-  // How many blocks of outputs a linear kernel is best given at a time, at most `kTogether`, and how many rows, a multiple
-  // of 16: results of more rows would not stay near. 0: all.
-  std::int64_t together, rows_together;
+  // How many blocks of outputs a linear kernel is best given at a time, at most `kTogether`.
+  std::int64_t together;
+  ManyRows rows;
   // From how many rows on mxfp4 is multiplied faster with bf16 inputs than with int8.
-  std::int64_t many_rows;
+  std::int64_t mxfp4_rows;
 
   // Bytes that `pack` fills for n rows of k inputs.
   std::size_t (*packed_bytes)(Format, std::int64_t n, std::int64_t k);
@@ -143,6 +164,10 @@ struct Kernels {
   void (*pack_repacked)(const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
                         std::int64_t k, void* packed);
   void (*linear_repacked)(const void* weights, std::int64_t blocks, std::int64_t k, const PackedRows&, const Results&);
+
+  // Of many rows, in bf16 for whatever weights: the inputs of one step alone, which are the results of two blocks. k: inputs
+  // of all steps. Null where rows are never many.
+  void (*pack_step)(const Results&, const PackedRows&, std::int64_t k, std::int64_t step, void* packed);
 
   // The same three for low-bit weights; of several blocks, the codes and the scales of each lie behind the last one's.
   std::size_t (*coded_bytes)(Inputs, std::int64_t n, std::int64_t k);

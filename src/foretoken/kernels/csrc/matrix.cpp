@@ -6,11 +6,37 @@ namespace foretoken {
 
 using std::int64_t;
 
+constexpr int64_t kRowsAhead = 16;  // fetched while results are put where they belong
+
 // Of weights, in pieces: less is not worth handing out, and more gains nothing (LOG.md).
 constexpr int64_t kLeastBytes = 64 << 10, kMostBytes = 2 << 20;
 
+// use(where it goes, results, how many) for 16 numbers or fewer of a row.
+template <class Use>
+void Output::each_line(Blocks blocks, const PackedRows& rows, const Results& results, const Use& use) const {
+  const int64_t all = count(blocks);
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    float* at = to + (rows.from + row) * stride + blocks.from * kTile;
+    const char* later = reinterpret_cast<const char*>(at + kRowsAhead * stride);  // rows lie apart, which no processor foresees
+    for (int64_t line = 0; line < all * 4; line += 64) __builtin_prefetch(later + line, 1);
+    for (int64_t i = 0; i < all; i += kTile) use(at + i, results.line(row, i / kTile), std::min(kTile, all - i));
+  }
+}
+
 void Output::put(Blocks blocks, const PackedRows& rows, const Results& from) const {
   const int64_t all = count(blocks);
+  if (from.tiled) {
+    each_line(blocks, rows, from, [&](float* at, const float* results, int64_t some) {
+      if (some < kTile) {
+        for (int64_t i = 0; i < some; ++i) at[i] = add ? at[i] + results[i] : results[i];
+      } else if (add) {
+        for (int64_t i = 0; i < kTile; ++i) at[i] += results[i];
+      } else {
+        std::memcpy(at, results, kTile * 4);
+      }
+    });
+    return;
+  }
   for (int64_t row = 0; row < rows.count(); ++row) {
     float* at = to + (rows.from + row) * stride + blocks.from * kTile;
     const float* results = from.at(row);
@@ -25,6 +51,12 @@ void Output::put(Blocks blocks, const PackedRows& rows, const Results& from) con
 }
 
 void Output::get(Blocks blocks, const PackedRows& rows, const Results& into) const {
+  if (into.tiled) {
+    each_line(blocks, rows, into, [](const float* at, float* results, int64_t some) {
+      std::memcpy(results, at, static_cast<std::size_t>(some) * 4);
+    });
+    return;
+  }
   for (int64_t row = 0; row < rows.count(); ++row) {
     const float* at = to + (rows.from + row) * stride + blocks.from * kTile;
     std::memcpy(into.at(row), at, static_cast<std::size_t>(count(blocks)) * 4);
@@ -33,7 +65,7 @@ void Output::get(Blocks blocks, const PackedRows& rows, const Results& into) con
 
 Inputs Arithmetic::rounding(const Matrix& matrix, int64_t n) const {
   if (matrix.rounding != Inputs::fastest) return matrix.rounding;
-  return matrix.format == Format::mxfp4 && n >= kernels->many_rows ? Inputs::bf16 : Inputs::int8;
+  return matrix.format == Format::mxfp4 && n >= kernels->mxfp4_rows ? Inputs::bf16 : Inputs::int8;
 }
 
 void Arithmetic::linear(const Matrix& matrix, Blocks blocks, const PackedRows& rows, const Results& results) const {
@@ -52,28 +84,29 @@ void Arithmetic::linear(const Matrix& matrix, Blocks blocks, const PackedRows& r
   const int64_t outputs = std::min(count * kTile, matrix.outputs - first * kTile);
   for (int64_t row = 0; row < rows.count(); ++row) {
     for (int64_t i = 0; i < outputs; ++i) {
-      results.at(row)[i] += matrix.bias[static_cast<std::size_t>(first * kTile + i)];
+      results.line(row, i / kTile)[i % kTile] += matrix.bias[static_cast<std::size_t>(first * kTile + i)];
     }
   }
 }
 
-Cut::Cut(int64_t blocks, int64_t threads, int64_t least, int64_t most) : starts_{0} {
+Cut::Cut(int64_t blocks, int64_t threads, int64_t least, int64_t most, int64_t unit) : starts_{0} {
   int64_t at = 0, share = std::clamp<int64_t>(blocks * 3 / 4 / threads, 1, most);
   while (at < blocks) {
-    for (int64_t i = 0; i < threads && at < blocks; ++i) starts_.push_back(at = std::min(blocks, at + share));
+    const int64_t length = (share + unit - 1) / unit * unit;
+    for (int64_t i = 0; i < threads && at < blocks; ++i) starts_.push_back(at = std::min(blocks, at + length));
     share = std::clamp((blocks - at) / (2 * threads), std::min(share, least), share);
   }
 }
 
 Cut Arithmetic::cut(int64_t blocks, int64_t bytes, int64_t n) const {
   // many rows are read anew for each piece
-  if (kernels->rows_together && n >= kernels->rows_together) return Cut(blocks, pool->threads(), kTogether, 4 * kTogether);
-  const int64_t few = std::min<int64_t>(kernels->together, 2);  // kernels for several want two
-  return Cut(blocks, pool->threads(), std::max(few, kLeastBytes / bytes), std::max(few, kMostBytes / bytes));
+  const int64_t unit = std::min<int64_t>(kernels->together, 2);  // kernels for several want two
+  if (kernels->rows.are(n) && n >= 256) return Cut(blocks, pool->threads(), 16, 64, unit);
+  return Cut(blocks, pool->threads(), std::max(unit, kLeastBytes / bytes), std::max(unit, kMostBytes / bytes), unit);
 }
 
 void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* packed, int64_t n,
-                          std::vector<std::vector<float>>& room) const {
+                          std::vector<Buffer<float>>& room) const {
   int64_t all = 0;
   for (const Output& output : outputs) all += output.matrix->blocks();
   const Cut shares = cut(all, outputs.begin()->matrix->block_bytes(), n);
@@ -81,7 +114,7 @@ void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* pac
     int64_t from = shares.from(piece), to = shares.from(piece + 1);
     for (const Output& output : outputs) {
       const Matrix& matrix = *output.matrix;
-      each_piece(from, std::min(to, matrix.blocks()), packed, n, room[static_cast<std::size_t>(thread)].data(),
+      each_piece(matrix, 1, from, std::min(to, matrix.blocks()), packed, n, room[static_cast<std::size_t>(thread)].data(),
                  [&](Blocks blocks, const PackedRows& rows, const Results& results) {
                    linear(matrix, blocks, rows, results);
                    output.put(blocks, rows, results);

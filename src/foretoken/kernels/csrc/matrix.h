@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "buffer.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -62,28 +63,20 @@ struct Output {  // where a matrix' results go: to[row * stride + output], set o
   void get(Blocks blocks, const PackedRows& rows, const Results& into) const;
 
  private:
+  template <class Use>
+  void each_line(Blocks blocks, const PackedRows& rows, const Results& results, const Use& use) const;
   // How many of these blocks' results go anywhere.
   std::int64_t count(Blocks blocks) const {
     return std::clamp<std::int64_t>(std::min(matrix->outputs, stride) - blocks.from * kTile, 0, blocks.count() * kTile);
   }
 };
 
-template <class T>
-void at_least(std::vector<T>& v, std::int64_t n) {
-  if (static_cast<std::int64_t>(v.size()) < n) v.resize(static_cast<std::size_t>(n));
-}
-
-// The first byte of a line, where packed rows begin; vectors that hold them have 64 bytes more than needed.
-inline char* aligned(std::vector<char>& v) {
-  return reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 * 64);
-}
-
 // How blocks of outputs are shared out: first in long pieces, because memory runs ahead of a thread that reads on from where
 // it was; then in pieces that become shorter, so that all threads end together.
 class Cut {
  public:
-  // Pieces begin with at most `most` blocks, and become no shorter than `least`.
-  Cut(std::int64_t blocks, std::int64_t threads, std::int64_t least, std::int64_t most);
+  // Pieces begin with at most `most` blocks, and become no shorter than `least`. All but the last have a multiple of `unit`.
+  Cut(std::int64_t blocks, std::int64_t threads, std::int64_t least, std::int64_t most, std::int64_t unit);
 
   std::int64_t pieces() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
   std::int64_t from(std::int64_t piece) const { return starts_[static_cast<std::size_t>(piece)]; }
@@ -108,39 +101,56 @@ struct Arithmetic {  // which kernels, on which threads
                     [&](std::int64_t piece, int) { work(piece * each, std::min(n, piece * each + each)); });
   }
   void pack(const Matrix& matrix, const float* x, std::int64_t n, char* packed) const;
+  // Whether n rows can be packed for a matrix step by step.
+  bool packs_steps(const Matrix& matrix, std::int64_t n) const {
+    if (!kernels->rows.are(n)) return false;
+    return is_float(matrix.format) ? matrix.format == Format::bf16 : rounding(matrix, n) == Inputs::bf16;
+  }
   // What n rows are rounded to before they meet a low-bit matrix.
   Inputs rounding(const Matrix& matrix, std::int64_t n) const;
   // Whether rows that are packed for one matrix are packed for another, with which they are multiplied alike.
   bool packs_alike(const Matrix& one, const Matrix& other) const {
     return one.repacked == other.repacked || !kernels->pack_repacked;
   }
-  // work(blocks, rows, results) for pieces of blocks [from, to) with all n rows, such that results stay near.
-  // results: in `room`, which has `room_for(n)` floats.
+  // work(blocks, rows, results) for pieces of blocks [from, to) with all n rows, such that results stay near, those of so many
+  // matrices together. results: in `room`, which has `room_for(n)` floats. If they are tiled, each piece but the last has an
+  // even number of blocks.
   template <class F>
-  void each_piece(std::int64_t from, std::int64_t to, const char* packed, std::int64_t n, float* room,
-                  const F& work) const {
-    const std::int64_t most = kernels->together, rows = rows_at_once(n);
+  void each_piece(const Matrix& matrix, int matrices, std::int64_t from, std::int64_t to, const char* packed, std::int64_t n,
+                  float* room, const F& work) const {
+    const ManyRows& many = kernels->rows;
+    const bool tiled = packs_steps(matrix, n);
+    const std::int64_t rows = rows_at_once(n, tiled ? many.together : many.together / 2);
+    const bool stay = rows * matrix.inputs * 2 <= many.bytes;
+    const std::int64_t most = !tiled ? kernels->together : stay ? 2 : many.blocks / matrices;
     for (std::int64_t row = 0; row < n; row += rows) {
+      const PackedRows some{packed, n, row, std::min(n, row + rows)};
       for (std::int64_t block = from; block < to; block += most) {
         const Blocks blocks{block, std::min(to, block + most)};
-        work(blocks, PackedRows{packed, n, row, std::min(n, row + rows)}, Results{room, blocks.count() * kTile});
+        work(blocks, some, tiled ? Results::tiles(room, some.count()) : Results{room, blocks.count() * kTile});
       }
     }
   }
-  std::int64_t room_for(std::int64_t n) const { return rows_at_once(n) * kernels->together * kTile; }
+  std::int64_t room_for(std::int64_t n) const {
+    const std::int64_t lines = (rows_at_once(n, kernels->rows.together) + 15) / 16 * 16;
+    return lines * std::max(kernels->together, kernels->rows.blocks) * kTile;
+  }
   // The results of some blocks with their biases.
   void linear(const Matrix& matrix, Blocks blocks, const PackedRows& rows, const Results& results) const;
   // For n rows. `bytes`: what a block takes.
   Cut cut(std::int64_t blocks, std::int64_t bytes, std::int64_t n) const;
   // All outputs of some matrices for which rows are packed alike. `room`: `room_for(n)` floats a thread.
   void multiply(std::initializer_list<Output> outputs, const char* packed, std::int64_t n,
-                std::vector<std::vector<float>>& room) const;
+                std::vector<Buffer<float>>& room) const;
   // bf16 weights into the instruction set's own layout, in place: outputs a multiple of 16, inputs of 32.
   void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
 
  private:
-  std::int64_t rows_at_once(std::int64_t n) const {
-    return kernels->rows_together ? std::min(n, kernels->rows_together) : n;
+  // Of many rows, about as many each time, a multiple of 32 and at most `most`.
+  std::int64_t rows_at_once(std::int64_t n, std::int64_t most) const {
+    if (!kernels->rows.are(n)) return n;
+    const std::int64_t parts = (n + most - 1) / most;
+    return (n + parts * 32 - 1) / (parts * 32) * 32;
   }
 };
 

@@ -154,13 +154,13 @@ NB_MODULE(_native, m) {
     const auto hold = pool->lock();
     const FlushSubnormals flush;
     const Arithmetic arithmetic{kernels, pool.get()};
-    static thread_local std::vector<char> packed;
-    static thread_local std::vector<std::vector<float>> tiles;
-    at_least(packed, arithmetic.packed_bytes(w, n) + 64);
+    static thread_local Buffer<char> packed;
+    static thread_local std::vector<Buffer<float>> tiles;
+    at_least(packed, arithmetic.packed_bytes(w, n));
     at_least(tiles, threads);
     for (auto& tile : tiles) at_least(tile, arithmetic.room_for(n));
-    arithmetic.pack(w, at<const float>(x), n, aligned(packed));
-    arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, aligned(packed), n, tiles);
+    arithmetic.pack(w, at<const float>(x), n, packed.data());
+    arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, packed.data(), n, tiles);
   });
   m.def("repacks", [](int isa) { return kernels_at(isa)->repack != nullptr; },
         "Whether an instruction set has a layout of its own for bf16 weights.");
@@ -209,17 +209,17 @@ NB_MODULE(_native, m) {
                    std::uint32_t step, std::uint32_t stream) -> nb::object {
     const Kernels* kernels = kernels_at(isa);
     const Choice choice{static_cast<float>(temperature), top_k, top_p, min_p, noise, seed, completion, step, stream};
-    static thread_local std::vector<char> memory;
+    static thread_local Buffer<char> memory;
     static thread_local Numbers tokens;
     static thread_local std::vector<double> scores;
     std::int64_t found = 0;
     {
       nb::gil_scoped_release release;
       const KeepSubnormals keep;
-      at_least(memory, rank_bytes(n, count) + 64);
+      at_least(memory, rank_bytes(n, count));
       at_least(tokens, std::min(count, n));
       at_least(scores, std::min(count, n));
-      found = kernels->rank(at<const float>(logits), n, choice, count, aligned(memory), tokens.data(), scores.data());
+      found = kernels->rank(at<const float>(logits), n, choice, count, memory.data(), tokens.data(), scores.data());
     }
     if (found < 0) return nb::none();
     nb::list ids, values;

@@ -76,9 +76,14 @@ void Plan::attention(const Rows& rows, int64_t layer, const float* query, float*
   std::memcpy(out, attended_.data(), bytes);
 }
 
-void Plan::reserve(int64_t n, int64_t of) {
+float* Plan::inner(const Rows& rows) {
+  const int64_t n = static_cast<int64_t>(rows.positions.size());
+  at_least(inner_, std::max(n, rows.of) * shape_.intermediate);
+  return inner_.data() + rows.before * shape_.intermediate;
+}
+
+void Plan::reserve(int64_t n) {
   const Shape& s = shape_;
-  at_least(inner_, std::max(n, of) * s.intermediate);
   if (n <= reserved_) return;
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
   at_least(normed_, n * s.hidden);
@@ -90,7 +95,7 @@ void Plan::reserve(int64_t n, int64_t of) {
   for (const Layer& w : layers_) {
     for (const Matrix* m : {&w.query, &w.output, &w.gate, &w.down}) bytes = std::max(bytes, arithmetic_.packed_bytes(*m, n));
   }
-  at_least(packed_, bytes + 64);  // + 64: aligned by hand
+  at_least(packed_, bytes);
   for (Scratch& scratch : scratch_) at_least(scratch.other, arithmetic_.room_for(n));
   for (auto& tile : tiles_) at_least(tile, arithmetic_.room_for(n));
   reserved_ = n;  // last: memory may have run out on the way
@@ -98,8 +103,7 @@ void Plan::reserve(int64_t n, int64_t of) {
 
 void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, const float* entering) {
   const int64_t n = static_cast<int64_t>(rows.positions.size());
-  reserve(n, rows.of);
-  float* inner = inner_.data() + rows.before * shape_.intermediate;
+  reserve(n);
   if (embed) {
     const std::size_t bytes = static_cast<std::size_t>(shape_.hidden) * size_of(shape_.embedding);
     for (int64_t row = 0; row < n; ++row) {
@@ -113,14 +117,19 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
       case 0: attention_part(index, rows, hidden, part == lo ? entering : nullptr); break;
       case 1:
         if (const Layer& w = layers_[static_cast<std::size_t>(index)]; part + 1 < hi && arithmetic_.packs_alike(w.gate, w.up)) {
-          gate_and_up_parts(index, n, hidden, inner);
-          ++part;
+          if (part + 2 < hi && arithmetic_.packs_steps(w.down, n)) {
+            feed_forward(index, n, hidden);
+            part += 2;
+          } else {
+            gate_and_up_parts(index, n, hidden, inner(rows));
+            ++part;
+          }
         } else {
-          gate_part(index, n, hidden, inner);
+          gate_part(index, n, hidden, inner(rows));
         }
         break;
-      case 2: up_part(index, n, hidden, inner); break;
-      default: down_part(index, n, hidden, inner);
+      case 2: up_part(index, n, hidden, inner(rows)); break;
+      default: down_part(index, n, hidden, inner(rows));
     }
   }
 }
@@ -128,7 +137,7 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
 void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* best) {
   reserve(n);
   norm_and_pack(hidden, norm_, head_, n);
-  arithmetic_.multiply({{&head_, logits, shape_.vocabulary, false}}, aligned(packed_), n, tiles_);
+  arithmetic_.multiply({{&head_, logits, shape_.vocabulary, false}}, packed_.data(), n, tiles_);
   if (best) {
     pool_->run(n, [&](int64_t row, int) { best[row] = kernels_->argmax(logits + row * shape_.vocabulary, shape_.vocabulary); });
   }
@@ -136,7 +145,7 @@ void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* b
 
 void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, const Matrix& matrix, int64_t n) {
   const int64_t k = shape_.hidden;
-  char* to = aligned(packed_);
+  char* to = packed_.data();
   arithmetic_.each_to_pack(n, k, [&](int64_t from, int64_t end) {
     for (int64_t row = from; row < end; ++row) {
       kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
@@ -171,7 +180,7 @@ void Plan::attention_part(int64_t index, const Rows& rows, float* hidden, const 
   const Shape& s = shape_;
   const int64_t n = static_cast<int64_t>(rows.positions.size());
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
-  char* packed = aligned(packed_);
+  char* packed = packed_.data();
   if (!entering && w.query.inputs != s.hidden) {
     throw std::invalid_argument("a layer whose attention reads more than a state was given nothing else");
   }
@@ -199,31 +208,50 @@ void Plan::attention_part(int64_t index, const Rows& rows, float* hidden, const 
   arithmetic_.multiply({{&w.output, hidden, s.hidden, true}}, packed, n, tiles_);
 }
 
-// silu(gate) * up, block by block.
-void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, float* inner) {
+// use(blocks, rows, results) for silu(gate) * up, some blocks after others.
+template <class F>
+void Plan::gate_and_up(int64_t index, int64_t n, const float* hidden, const F& use) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
-  const int64_t wide = w.gate.outputs;
   norm_and_pack(hidden, w.post_norm, w.gate, n);
   const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes(), n);
-  const char* x = aligned(packed_);
+  const char* x = packed_.data();
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = tiles_[static_cast<std::size_t>(thread)].data();
     float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
-    const Output out{&w.gate, inner, wide, false};
-    arithmetic_.each_piece(shares.from(piece), shares.from(piece + 1), x, n, gate,
+    arithmetic_.each_piece(w.gate, 2, shares.from(piece), shares.from(piece + 1), x, n, gate,
                            [&](Blocks blocks, const PackedRows& some, const Results& results) {
                              arithmetic_.linear(w.gate, blocks, some, results);
-                             arithmetic_.linear(w.up, blocks, some, {up, results.stride});
-                             kernels_->silu_mul(gate, up, some.count() * results.stride, gate);
-                             out.put(blocks, some, results);
+                             arithmetic_.linear(w.up, blocks, some, results.in(up));
+                             kernels_->silu_mul(gate, up, results.count(some.count(), blocks.count()), gate);
+                             use(blocks, some, results);
                            });
   });
+}
+
+// All three projections. What is between them is packed while it is near.
+void Plan::feed_forward(int64_t index, int64_t n, float* hidden) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
+  at_least(packed_inner_, arithmetic_.packed_bytes(w.down, n));
+  char* packed = packed_inner_.data();
+  gate_and_up(index, n, hidden, [&](Blocks blocks, const PackedRows& rows, const Results& results) {
+    for (int64_t block = 0; block < blocks.count(); block += 2) {
+      kernels_->pack_step(results.block(block), rows, w.down.inputs, (blocks.from + block) / 2, packed);
+    }
+  });
+  arithmetic_.multiply({{&w.down, hidden, shape_.hidden, true}}, packed, n, tiles_);
+}
+
+void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, float* inner) {
+  const Matrix& gate = layers_[static_cast<std::size_t>(index)].gate;
+  const Output out{&gate, inner, gate.outputs, false};
+  gate_and_up(index, n, hidden,
+              [&](Blocks blocks, const PackedRows& rows, const Results& results) { out.put(blocks, rows, results); });
 }
 
 void Plan::gate_part(int64_t index, int64_t n, const float* hidden, float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   norm_and_pack(hidden, w.post_norm, w.gate, n);
-  arithmetic_.multiply({{&w.gate, inner, w.gate.outputs, false}}, aligned(packed_), n, tiles_);
+  arithmetic_.multiply({{&w.gate, inner, w.gate.outputs, false}}, packed_.data(), n, tiles_);
 }
 
 // The same numbers as of gate_and_up_parts: each product of silu(gate) and up is one of two numbers.
@@ -232,17 +260,17 @@ void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) 
   const int64_t wide = w.gate.outputs;
   norm_and_pack(hidden, w.post_norm, w.up, n);
   const Cut shares = arithmetic_.cut(w.up.blocks(), w.up.block_bytes(), n);
-  const char* x = aligned(packed_);
+  const char* x = packed_.data();
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = scratch_[static_cast<std::size_t>(thread)].other.data();
     float* up = tiles_[static_cast<std::size_t>(thread)].data();
     const Output out{&w.up, inner, wide, false};
-    arithmetic_.each_piece(shares.from(piece), shares.from(piece + 1), x, n, up,
+    arithmetic_.each_piece(w.up, 2, shares.from(piece), shares.from(piece + 1), x, n, up,
                            [&](Blocks blocks, const PackedRows& some, const Results& results) {
-                             const Results gates{gate, results.stride};
+                             const Results gates = results.in(gate);
                              arithmetic_.linear(w.up, blocks, some, results);
                              out.get(blocks, some, gates);
-                             kernels_->silu_mul(gate, up, some.count() * results.stride, gate);
+                             kernels_->silu_mul(gate, up, results.count(some.count(), blocks.count()), gate);
                              out.put(blocks, some, gates);
                            });
   });
@@ -250,7 +278,7 @@ void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) 
 
 void Plan::down_part(int64_t index, int64_t n, float* hidden, const float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
-  char* packed = aligned(packed_);
+  char* packed = packed_.data();
   arithmetic_.pack(w.down, inner, n, packed);
   arithmetic_.multiply({{&w.down, hidden, shape_.hidden, true}}, packed, n, tiles_);
 }

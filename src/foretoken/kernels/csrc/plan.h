@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "buffer.h"
 #include "kernels.h"
 #include "matrix.h"
 #include "pool.h"
@@ -52,8 +53,8 @@ struct Rows {
 };
 
 struct Scratch {  // a thread's own
-  std::vector<float> other, scores, queries, partial;
-  std::vector<char> packed;
+  Buffer<float> other, scores, queries, partial;
+  Buffer<char> packed;
   std::vector<const void*> keys, values;
 };
 
@@ -90,9 +91,13 @@ class Plan {
   void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden,
                   const float* entering = nullptr);
   void head_locked(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
-  void reserve(std::int64_t n, std::int64_t of = 0);
+  void reserve(std::int64_t n);
+  float* inner(const Rows& rows);  // what is between the parts of a feed-forward: [rows, intermediate]
   void attention_part(std::int64_t index, const Rows& rows, float* hidden, const float* entering);
+  template <class F>
+  void gate_and_up(std::int64_t index, std::int64_t n, const float* hidden, const F& use);
   void gate_and_up_parts(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
+  void feed_forward(std::int64_t index, std::int64_t n, float* hidden);
   void gate_part(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
   void up_part(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
   void down_part(std::int64_t index, std::int64_t n, float* hidden, const float* inner);
@@ -111,11 +116,11 @@ class Plan {
 
   std::int64_t reserved_ = 0;
   std::vector<Scratch> scratch_;
-  std::vector<std::vector<float>> tiles_;
-  std::vector<float> normed_, query_, key_, value_, attended_, inner_;
-  std::vector<float> partials_;
-  std::vector<float> step_hidden_, step_logits_;  // of a chain's steps
-  std::vector<char> packed_;
+  std::vector<Buffer<float>> tiles_;
+  Buffer<float> normed_, query_, key_, value_, attended_, inner_;
+  Buffer<float> partials_;
+  Buffer<float> step_hidden_, step_logits_;  // of a chain's steps
+  Buffer<char> packed_, packed_inner_;
 };
 
 }  // namespace foretoken
