@@ -82,8 +82,13 @@ def test_what_is_there_is_not_asked_again(cli: Cli, tmp_path: Path, monkeypatch:
     whole = place.read_bytes()
     assert whole.startswith(before)
     expect_plain(cli, answers(place), 5, 4)
-    again = cli("batch", requests, place, "--model", "nowhere", "-n", 4)  # no model is loaded for nothing
+    with monkeypatch.context() as patch:  # no model is loaded for nothing
+        patch.setattr("foretoken.cli.common.load", None)
+        again = cli("batch", requests, place, *MODEL, "-n", 4)
+        another = cli("batch", requests, place, "--model", "nowhere", "-n", 4)
     assert (again.code, again.err) == (0, "-- 5 of 5 lines done (5 before)\n")
+    assert another.code == 2
+    assert "has answers of stdlib-1m, and this model is nowhere; name another file" in another.err
     assert place.read_bytes() == whole
     other = cli("batch", requests, place, *MODEL, "-n", 5)
     assert (other.code, other.err.count("\n")) == (2, 1)
@@ -134,9 +139,13 @@ def test_faults_of_the_machine_are_told_and_tried_again(
         "line-3": 400,
     }
     again = cli("batch", requests, place, *MODEL)
-    assert again.code == 0
-    assert "3 of 3 lines done (2 before), 6 tokens" in again.err
+    assert again.code == 1  # for what was refused before
+    assert "3 of 3 lines done (2 before), 1 refused, 6 tokens" in again.err
     assert answers(place)["line-2"]["status_code"] == 200
+    once_more = cli("batch", requests, place, *MODEL)
+    assert once_more.code == 1
+    assert "3 of 3 lines done (3 before), 1 refused\n" in once_more.err
+    assert f"why requests were refused is in {place}" in once_more.err
 
 
 def test_ctrl_c_says_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

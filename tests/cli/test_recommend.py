@@ -164,7 +164,8 @@ def test_a_place_that_cannot_be_written_is_said(cli: Cli, memory: Path) -> None:
     memory.parent.write_text("a file where a folder should be")
     done = cli("recommend", *SMALL)
     assert done.code == 0
-    assert "-- it cannot be remembered: " in done.err
+    assert "-- it cannot be remembered (" in done.err
+    assert done.err.endswith("; give the draft with --draft\n")
     assert "from now on" not in done.out
 
 

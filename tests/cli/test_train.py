@@ -97,9 +97,15 @@ def test_what_cannot_be_is_refused(cli: Cli, tmp_path: Path, arguments: tuple[st
     assert not (tmp_path / "moa").exists()
 
 
-def test_a_folder_with_other_files_and_one_without_text_are_refused(cli: Cli, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_and_one_without_text_are_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine").mkdir()
     assert "holds no drafter of ours; name a new folder" in cli("train", "moa", tmp_path / "mine", *TARGET).err
+    with monkeypatch.context() as patch:
+        patch.setattr("foretoken.cli.train.os.access", lambda place, mode: place != tmp_path)
+        closed = cli("train", "moa", tmp_path / "closed", *TARGET)  # before anything is read
+    assert f"the folder {tmp_path} cannot be written to; name one elsewhere for the drafter" in closed.err
     done = cli("train", "moa", tmp_path / "moa", *TARGET, "--data", tmp_path / "mine")
     assert "holds no text to train on" in done.err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -231,6 +232,20 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path, keep: float) -> None
     message = refusal(tmp_path, CheckpointError)
     assert message.startswith(f"{path} cannot be read as safetensors (")
     assert message.endswith("it may be cut short: fetch the file again")
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, tensors_of())
+
+    def fails(*given: object, **more: object) -> None:  # as the library does
+        raise FileNotFoundError("No such file or directory")
+
+    def forbidden(*given: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("foretoken.decoder.loading.safe_open", fails)
+    monkeypatch.setattr(Path, "open", forbidden)
+    assert refusal(tmp_path, CheckpointError) == f"{path} cannot be read (Permission denied); see whose file it is"
 
 
 def test_a_shard_that_was_cut_short_is_named(tmp_path: Path) -> None:

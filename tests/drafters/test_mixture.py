@@ -173,7 +173,7 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
         with pytest.raises((DraftSpecError, CheckpointError), match=match):
             foretoken.load(model, **settings)
 
-    refused("was trained for a model whose target_layers is 2, and this one's is 4", "stdlib-7m", draft=str(drafter))
+    refused("was trained for a model whose number of layers is 2, and this one's is 4", "stdlib-7m", draft=str(drafter))
     refused("which sees what the model computes; put it first", draft=f"int8,{drafter}")
     refused("has no option 'own-head'; leave it out", draft=f"{drafter}:format=int4:own-head")
     refused("'inputs' belongs to a low-bit format", draft=f"{drafter}:format=bf16:inputs=bf16")
@@ -241,5 +241,7 @@ def test_the_embedded_drafter_yields_three_tokens_a_check_on_held_out_text() -> 
     texts = [model.generate(p.turns[0], max_new_tokens=64, ignore_eos=True).stats for p in suite.prompts]
     checks = sum(each.passes for each in texts)
     assert (checks + sum(each.accepted_tokens for each in texts)) / checks >= 3.0
-    with pytest.raises(CheckpointError, match="was trained for a model whose target_layers is 4, and this one's is 2"):
+    with pytest.raises(
+        CheckpointError, match="was trained for a model whose number of layers is 4, and this one's is 2"
+    ):
         foretoken.load("stdlib-1m", draft="moa")

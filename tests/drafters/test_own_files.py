@@ -69,6 +69,22 @@ def test_what_is_no_text_is_left_out(tmp_path: Path, content: bytes | None) -> N
     assert text_of(path) is None
 
 
+def test_the_beginning_of_a_long_file_may_end_within_a_letter(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("aé", encoding="utf-8")
+    assert [text_of(path, most) for most in (1, 2, 3, 4)] == ["a", "a", "aé", "aé"]
+    path.write_bytes("aé".encode()[:2])  # here the file itself ends so
+    assert text_of(path) is None
+
+
+def test_a_place_without_a_text_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = foretoken.load("stdlib-1m", draft="none").tokenizer
+    assert tokenizer is not None
+    (tmp_path / "weights").write_bytes(b"a\0b")
+    OwnFiles(tmp_path / "weights", tokenizer).wait()
+    assert f"{tmp_path / 'weights'} holds no text that can be read, so nothing is drafted from it" in caplog.text
+
+
 def test_more_than_fits_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -120,6 +120,8 @@ def test_a_wrong_draft_is_refused_before_anything_is_loaded(
 
     monkeypatch.setattr(checkpoint, "load_weights", never)
     for draft, tokens, error, message in (
+        ("lookup+mxfp4", None, DraftSpecError, "there is no draft 'lookup+mxfp4'; levels have commas"),
+        ("auto:k=2", None, DraftSpecError, "draft 'auto' has no options, and stands alone"),
         ("lokup", None, DraftSpecError, "there is no draft 'lokup'; did you mean 'lookup'?"),
         ("stdlib-1m,lokup", None, DraftSpecError, "there is no draft 'lokup'; did you mean 'lookup'?"),
         ("int4:tokens=3", 4, DraftSpecError, "draft 'int4:tokens=3' asks for 3 tokens, num_speculative_tokens for 4"),

@@ -30,6 +30,11 @@ def test_a_text_over_tls_is_the_model_s_and_strangers_are_not_trusted(tmp_path: 
         assert model.generate(PROMPT, max_new_tokens=8).tokens == truth(max_new_tokens=8).tokens
 
 
+def test_a_host_that_does_not_encrypt_is_told() -> None:
+    with serving() as host, pytest.raises(RemoteError, match=rf"if the host has no --tls, it is {host.url}"):
+        connect(host.url.replace("ws://", "wss://"))
+
+
 def test_what_would_not_be_encrypted_is_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="ca is for a host that encrypts"):
         Address("ws://127.0.0.1:1", ca=tmp_path)

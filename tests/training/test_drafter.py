@@ -10,6 +10,7 @@ import torch
 
 import foretoken
 from foretoken.api.model import Model
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import CheckpointError, InputError, SettingError
 from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import read_trained
@@ -189,8 +190,10 @@ def test_a_block_begins_with_the_weights_of_a_mixture(model: Model, stream: torc
     for sizes in ({"block": 1}, {"depth": 1}, {"depth": 0}):
         with pytest.raises(SettingError, match="expected 2 or more of each"):
             Kind("block", **sizes)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="holds no trained drafter; name a folder that `foretoken train`"):
+        trained(model, stream, tmp_path / "new", replace(FEW, kind=Kind("block", start=str(EMBEDDED["stdlib-1m"]))))
     other = foretoken.load("stdlib-7m", draft="none", threads=1)
-    with pytest.raises(CheckpointError, match="was trained for a model whose target_layers is 2"):
+    with pytest.raises(CheckpointError, match="was trained for a model whose number of layers is 2"):
         trained(other, stream, tmp_path / "new", replace(FEW, kind=Kind("block", start=start)))
 
 

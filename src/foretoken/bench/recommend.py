@@ -194,6 +194,8 @@ def lines(model: str, found: Found) -> list[str]:
     table += [f"{draft}: not measured, {why}" for draft, why in found.left_out.items()]
     table.append(f"Measured on {found.prompts}. Other texts can have another best draft: --prompts FILE.")
     table.append("tokens/s is the median over prompts; times plain compares the time of all prompts together.")
+    if found.best.speedup < max(row.speedup for row in found.rows):
+        table.append(f"Of drafts within {1 - _ALIKE:.0%} of the fastest, the one that takes the least memory is best.")
     if found.best.draft == PLAIN:
         return [*table, "", f"Plain decoding is best here: --draft {PLAIN}"]
     draft = found.best.draft

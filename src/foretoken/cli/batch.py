@@ -67,7 +67,7 @@ def batch(
     and what was refused and is corrected. docs/serve.md says more.
     """
     with needing_serve("a batch"):
-        from foretoken.serve.answering import served_name
+        from foretoken.serve.answering import name_for_clients, served_name
         from foretoken.serve.batch import Batch, Counts, told_names
         from foretoken.serve.batch_lines import Index, Lines, Usual
         from foretoken.serve.batch_output import File, Kept, Output, Printed
@@ -79,8 +79,10 @@ def batch(
         output: Output = Printed() if answers == _STREAM else File(Path(answers))
         with closing(output):
             kept = output.keep(index, requests) if isinstance(output, File) else Kept(answers)
-            counts = Counts(len(index), index.done)
+            counts = Counts(len(index), index.done, kept.refused)
             running = Batch(index.left(lines), output, counts)
+            if remote is None:  # before the model is loaded, which it is not where nothing is left
+                kept.expect_model((served_model_name or [name_for_clients(model)])[0])
             if counts.done < counts.total:
                 loaded = far.load(model, loading)
                 names = tuple(served_model_name or ()) or (served_name(loaded),)
@@ -102,11 +104,11 @@ def batch(
         say(f"fields that nobody knows changed nothing: {told_names(counts.unknown)}")
     if running.error is not None:
         say(f"{running.error}, so it was given up; their errors are in {answers}")
-    if counts.refused:
+    if counts.all_refused:
         say(f"why requests were refused is in {'the answers' if answers == _STREAM else answers}")
     if counts.failed and answers != _STREAM:
         say("the same command tries again what failed")
-    if counts.failed or counts.refused:
+    if counts.failed or counts.all_refused:
         raise typer.Exit(1)
 
 

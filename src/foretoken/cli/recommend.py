@@ -73,6 +73,6 @@ def recommend(
         print("It is the default from now on, for this model on this machine.")
         say(f"remembered in {place}")
     except InputError as error:
-        say(f"it cannot be remembered: {error}")
+        say(f"it cannot be remembered ({error.args[0].partition(';')[0]}); give the draft with --draft")
     if not all(run["identical"] for run in record["runs"]):
         raise typer.Exit(1)

@@ -171,6 +171,15 @@ def _coded(
     return coded
 
 
+def _expect_readable(path: Path) -> None:
+    """Raise CheckpointError for a file that the system does not let us read."""
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); see whose file it is") from None
+
+
 def _mapped_tensors(folder: Path, wanted: Container[str]) -> Iterator[tuple[str, torch.Tensor]]:
     for path in weight_files(folder):
         try:
@@ -178,6 +187,7 @@ def _mapped_tensors(folder: Path, wanted: Container[str]) -> Iterator[tuple[str,
                 names = [name for name in file.keys() if name in wanted]  # noqa: SIM118 (not a dictionary)
                 tensors = [file.get_tensor(name) for name in names]
         except (SafetensorError, OSError, ValueError) as error:
+            _expect_readable(path)  # the library says of any such file that it is not there
             raise CheckpointError(
                 f"{path} cannot be read as safetensors ({error}); it may be cut short: fetch the file again"
             ) from None

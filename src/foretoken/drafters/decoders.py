@@ -19,6 +19,7 @@ from foretoken.drafters.trained import as_trained
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.settings.drafts import DraftLevel
+from foretoken.settings.load import AUTO
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.files import CONFIG, is_trained
 from foretoken.trained.unread_kinds import expect_no_unread_drafter
@@ -147,6 +148,13 @@ def decoder_level(level: DraftLevel) -> Level:
     is_copy = is_format(level.name)
     if not is_copy and level.name not in _EMBEDDED and "/" not in level.name and not exists(level.name):
         known = [*DRAFTERS, *FORMATS, *_EMBEDDED]
+        if level.name == AUTO:
+            raise DraftSpecError("draft 'auto' has no options, and stands alone; name a draft, or leave the rest out")
+        if "+" in level.name:
+            raise DraftSpecError(
+                f"there is no draft {quoted(level.name, 80)}; levels have commas between them, as in "
+                f"{quoted(level.name.replace('+', ','), 80)}"
+            )
         raise DraftSpecError(
             f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; {_hint(level.name)}a "
             "checkpoint is named by its folder or hub id"

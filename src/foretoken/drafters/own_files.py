@@ -6,6 +6,7 @@ looked at.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import threading
@@ -62,6 +63,8 @@ class OwnFiles:
         index = SuffixArray(texts)
         seconds = time.perf_counter() - began
         log.debug("lookup: %d files of %s indexed, %d tokens, in %.1f s", len(texts), self._place, count, seconds)
+        if not texts:
+            log.warning("lookup: %s holds no text that can be read, so nothing is drafted from it", self._place)
         if left_out:
             log.warning(
                 "lookup: %s holds more than %d tokens; the %d oldest files are left out. Name a smaller folder to "
@@ -100,6 +103,8 @@ def text_of(path: Path, most: int = _MOST_BYTES) -> str | None:
     try:
         with open(path, "rb") as file:
             content = file.read(most)
-        return None if b"\0" in content else content.decode("utf-8")
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        # the beginning of a long file may end within a letter
+        return None if b"\0" in content else decoder.decode(content, final=len(content) != most)
     except (OSError, UnicodeDecodeError):
         return None

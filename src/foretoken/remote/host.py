@@ -128,8 +128,8 @@ class Host:
             )
         except (OSError, ssl.SSLError, UnicodeError) as error:
             raise SettingError(
-                f"the host cannot listen on {its.host}:{its.port} ({error}); name another port, or a PEM certificate "
-                "and its key"
+                f"the host cannot listen on {its.host}:{its.port} ({error}); name another port"
+                f"{'' if its.certificate is None else ', or a PEM certificate and its key'}"
             ) from None
         server.socket = _Patient(server.socket)  # type: ignore[assignment]
         self._server = server

@@ -147,10 +147,10 @@ class Link:
                 # two threads of websockets use one TLS connection, which very seldom stalls at its beginning
                 connection = connect(url, **its).__enter__()
         except (OSError, TimeoutError, WebSocketException, ValueError) as error:
-            raise AwayError(
-                f"the host {url} cannot be reached ({error}); see that `foretoken host` runs there, and that no "
-                "firewall is in between"
-            ) from None
+            advice = "see that `foretoken host` runs there, and that no firewall is in between"
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError):
+                advice = f"if the host has no --tls, it is {url.replace('wss:', 'ws:', 1)}"
+            raise AwayError(f"the host {url} cannot be reached ({error}); {advice}") from None
         try:
             with suppress(OSError, AttributeError):  # where the system has it: a dead network should not hold us up
                 connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNSENT)

@@ -97,5 +97,10 @@ class Answering:
 
 
 def served_name(model: Model) -> str:
-    """A model's name for its clients: a hub id, or the last part of a folder's name."""
-    return Path(model.name).name if Path(model.name).is_dir() else model.name
+    """A model's name for its clients."""
+    return name_for_clients(model.name)
+
+
+def name_for_clients(model: str) -> str:
+    """The same, of a model as it is named to be loaded: a hub id, or the last part of a folder's name."""
+    return Path(model).name if Path(model).is_dir() else model

@@ -35,11 +35,13 @@ _ANY = 1 << 30
 
 @dataclass
 class Counts(Watcher):
-    """What became of the lines of a batch. total: all lines. kept: those that were answered before. tokens: that were
-    written, with those of lines that failed. failed: lines whose failure was not their own."""
+    """What became of the lines of a batch. total: all lines. kept: those that were answered or refused before, of which
+    `kept_refused` were refused. tokens: that were written, with those of lines that failed. failed: lines whose failure
+    was not their own."""
 
     total: int
     kept: int = 0
+    kept_refused: int = 0
     answered: int = 0
     refused: int = 0
     failed: int = 0
@@ -56,6 +58,11 @@ class Counts(Watcher):
         return self.kept + self.answered + self.refused + self.failed
 
     @property
+    def all_refused(self) -> int:
+        """Lines that have an error for an answer, because of what they ask."""
+        return self.kept_refused + self.refused
+
+    @property
     def speed(self) -> float:
         """Tokens a second of all texts together, so far."""
         return self.tokens / max(self.seconds, 1e-9)
@@ -63,7 +70,7 @@ class Counts(Watcher):
     def __str__(self) -> str:
         before = f" ({self.kept} before)" if self.kept else ""
         said = [f"{self.kept + self.answered + self.refused} of {many(f'{self.total:,}', 'line')} done{before}"]
-        said += [f"{self.refused} refused"] * bool(self.refused) + [f"{self.failed} failed"] * bool(self.failed)
+        said += [f"{self.all_refused} refused"] * bool(self.all_refused) + [f"{self.failed} failed"] * bool(self.failed)
         if self.tokens:
             said += [many(f"{self.tokens:,}", "token"), f"{self.speed:.1f} tokens/s"]
         if self.drafted:

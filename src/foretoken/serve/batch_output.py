@@ -36,10 +36,12 @@ def as_line(line: Line, name: str, status: int, body: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a file of answers had already. model: whose answers they are; None if there are none."""
+    """What a file of answers had already. model: whose answers they are; None if there are none. refused: how many
+    lines have an error for an answer."""
 
     place: str
     model: str | None = None
+    refused: int = 0
 
     def expect_model(self, name: str) -> None:
         """Raise SettingError if another model has answered."""
@@ -115,6 +117,7 @@ class File:
         by a fault that was not the request's, and what was refused of a request that was corrected since. requests: the
         name of their file. Raises SettingError for a file of something else."""
         model: str | None = None
+        refused = 0
         dropped: set[int] = set()
         with open(self._path, "rb") as file:
             for number, raw in enumerate(file, 1):
@@ -127,10 +130,11 @@ class File:
                     dropped.add(number)
                     continue
                 index.note(entry.name)
+                refused += entry.status >= _REFUSED
                 model = model or entry.model
         if dropped:
             self._rewrite(dropped)
-        return Kept(self._name, model)
+        return Kept(self._name, model, refused)
 
     def _entry(self, number: int, raw: bytes) -> _Entry:
         entry = _entry_of(raw)

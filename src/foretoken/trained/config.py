@@ -69,7 +69,8 @@ class TrainedConfig(ABC):
         for name, ours in of_target(target).items():
             if getattr(self, name) != ours:
                 raise CheckpointError(
-                    f"{where} was trained for a model whose {name} is {getattr(self, name)}, and this one's is {ours}; "
+                    f"{where} was trained for a model whose {_SAID.get(name, name)} is {getattr(self, name)}, and this "
+                    f"one's is {ours}; "
                     f"train a drafter for this model: foretoken train {self.command} --target MODEL"
                 )
 
@@ -280,6 +281,8 @@ def _small(target: DecoderConfig, layers: int, kv_heads: int, intermediate_size:
 
 def config_of(raw: Mapping[str, Any], where: str) -> TrainedConfig:
     """The sizes in a config.json. Raises CheckpointError for one that is damaged, or of another version."""
+    if DRAFTER not in raw:
+        raise CheckpointError(f"{where} holds no trained drafter; name a folder that `foretoken train` has written")
     kinds: tuple[type[TrainedConfig], ...] = (MixtureConfig, BlockConfig, StackConfig)
     for kind in kinds:
         if raw.get(DRAFTER) in kind.methods and raw.get("version") == VERSION:
@@ -295,6 +298,9 @@ def config_of(raw: Mapping[str, Any], where: str) -> TrainedConfig:
 def _are_layers(layers: Any, count: int) -> bool:
     """Whether they are numbers of layers, ascending; `count` itself stands for what the last layer puts out."""
     return all(type(layer) is int and 0 <= layer <= count for layer in layers) and list(layers) == sorted(set(layers))
+
+
+_SAID = {"target_layers": "number of layers", "target_kv_heads": "number of key heads", "num_heads": "number of heads"}
 
 
 def of_target(target: DecoderConfig) -> dict[str, int]:
