@@ -11,6 +11,8 @@ inline void each(Use use) {
   if constexpr (kCount > 3) use(std::integral_constant<int, 3>{});
 }
 
+constexpr int64_t kStoreEach = 2;  // steps: half a microsecond where memory is waited for
+
 // The products of kBlocks blocks, with which `weights` has begun, and kGroups groups of rows from `group` on. `results`: the
 // first block's. What the loop needs comes by value: gcc would read members behind a reference anew at each step.
 template <int kBlocks, int kGroups, class T, class Weights>
@@ -20,6 +22,7 @@ void multiply_blocks(T& tiles, Weights weights, RowTiles rows, int64_t group, Re
     if (at < rows.steps) each<kBlocks>([&](auto b) { weights.prepare(b.value, at); });
     const int64_t step = at - Weights::kLate;
     if (step < 0) continue;
+    if (step % kStoreEach == kStoreEach - 1) tiles.keep_storing();
     each<kGroups>([&](auto g) { tiles.template load_rows<g.value>(rows.tile(group + g.value, step)); });
     each<kBlocks>([&](auto b) {
       tiles.template load_weights<b.value>(weights.tile(b.value, step));

@@ -93,6 +93,12 @@ class Tiles {
       if constexpr (B == 3) _tile_dpbf16ps(3, 5, 6);
     }
   }
+  // A tile that is stored costs 0.3 microseconds where none has been for 0.6, and else next to nothing (LOG.md).
+  void keep_storing() {
+    alignas(64) static thread_local char room[1024];
+    _tile_stored(5, room, 64);
+    settle();
+  }
   template <int B, int G>
   void store(float* to, int64_t stride) {
     if constexpr (sums_of(B, G) == 0) _tile_stored(0, to, static_cast<int>(stride * 4));

@@ -81,6 +81,7 @@ class Tiles {
       product(sums_[B][G], weights_[B], 16, rows_[G], columns_);
     }
   }
+  void keep_storing() {}
   template <int B, int G>
   void store(float* to, int64_t stride) {
     const int lines = kRowsLeft ? columns_ : 16, numbers = kRowsLeft ? 16 : columns_;
