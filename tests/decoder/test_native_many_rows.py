@@ -43,6 +43,19 @@ def test_many_rows_are_the_reference_s(shape: str, rows: int) -> None:
         expect_same(decoder, chain(decoder.new_cache(), text), expected)
 
 
+def test_what_was_enough_for_more_rows_is_enough_for_fewer() -> None:
+    # of 530 rows 288 go together, of 512 all of them
+    reference = reference_of(
+        torch.bfloat16, hidden_size=1088, intermediate_size=96, vocab_size=1000, num_hidden_layers=1
+    )
+    ours = decoders(reference)
+    for rows in (530, 512):
+        text = random_tokens(rows, 5, 97)
+        expected = reference.run([Part(reference.nothing(), text, range(-1, rows - 1))])
+        for decoder in ours:
+            expect_same(decoder, chain(decoder.new_cache(), text), expected)
+
+
 @pytest.mark.parametrize("isa", [isa for isa in HERE if isa.startswith(("amx", "avx512"))])
 def test_many_rows_meet_weights_in_a_level_s_own_layout(isa: str) -> None:
     reference = reference_of(torch.bfloat16, hidden_size=1088, intermediate_size=96, num_hidden_layers=1)

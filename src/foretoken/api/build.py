@@ -182,7 +182,9 @@ def _offloading(
     files = FilesAsRead.note(deciding_files(folder).values())
     config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
     config = bounded(config, settings)
-    short, settings = min(settings.prefill_chunk, SHORT), with_long_chunks(config, settings)
+    chunk = settings.prefill_chunk
+    short = SHORT if chunk == LoadSettings.prefill_chunk else chunk  # a number of the user's own stays
+    settings = with_long_chunks(config, settings)
 
     def planned_with(draft: str) -> _Planned:
         chosen = replace(settings, draft=draft)

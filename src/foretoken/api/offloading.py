@@ -43,6 +43,7 @@ SUBSPEC = ("subspec,lookup", "subspec:format=int3,lookup", "subspec:format=int2,
 _CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else was asked for
 _GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
 _LOGITS = 64  # rows of logits that are computed at once
+_RESULTS = 32 * 16 * 4  # bytes of a row in each of a thread's two rooms for results, at most
 _SHARE = 32  # a pass over a prompt takes at most this part of the bound
 SHORT = 256  # rows of a prompt for which there is room in every bound that is enough for anything
 _LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
@@ -279,4 +280,6 @@ def _pass_bytes(config: DecoderConfig, levels: Sequence[Level], rows: int) -> in
     logits = 2 * 4 * _LOGITS * config.vocab_size
     # a draft's decoder reads what was accepted, and expands a tree's nodes: some dozens of rows
     drafts = sum(level.has_decoder for level in levels) * ((whole + piece) * _LOGITS + logits)
-    return whole * rows + piece * min(rows, PIECE) + logits + drafts
+    together = min(rows, PIECE)
+    results = 2 * torch.get_num_threads() * together * _RESULTS
+    return whole * rows + piece * together + results + logits + drafts

@@ -81,7 +81,8 @@ def batch(
             kept = output.keep(index, requests) if isinstance(output, File) else Kept(answers)
             counts = Counts(len(index), index.done, kept.refused)
             running = Batch(index.left(lines), output, counts)
-            if remote is None:  # before the model is loaded, which it is not where nothing is left
+            if remote is None and (Path(model).is_dir() or not Path(model).is_absolute()):
+                # before the model is loaded, which it is not where nothing is left
                 kept.expect_model((served_model_name or [name_for_clients(model)])[0])
             if counts.done < counts.total:
                 loaded = far.load(model, loading)

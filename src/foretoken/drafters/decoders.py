@@ -99,7 +99,7 @@ class DecoderRecipe(Recipe):
 
 def _hint(name: str) -> str:
     """A hint for a name that looks like part of a list whose numbers were separated by commas."""
-    return "a list has + between its numbers, such as own-layers=0+1; " if re.fullmatch(r"[0-9]+", name) else ""
+    return "a list has + between its numbers, such as own-layers=0+1; " if re.fullmatch(r"[0-9+]+", name) else ""
 
 
 _WHY_NOT = {
@@ -150,7 +150,8 @@ def decoder_level(level: DraftLevel) -> Level:
         known = [*DRAFTERS, *FORMATS, *_EMBEDDED]
         if level.name == AUTO:
             raise DraftSpecError("draft 'auto' has no options, and stands alone; name a draft, or leave the rest out")
-        if "+" in level.name:
+        parts = level.name.split("+")
+        if len(parts) > 1 and all(part in known for part in parts):
             raise DraftSpecError(
                 f"there is no draft {quoted(level.name, 80)}; levels have commas between them, as in "
                 f"{quoted(level.name.replace('+', ','), 80)}"

@@ -58,12 +58,12 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& 
   }
 }
 
-constexpr int64_t kManyRows = 4;  // from which on a tile's products cost less than one row after the other (LOG.md)
+constexpr int64_t kMxfp4Rows = 4;  // from which on a tile's products cost less than one row after the other (LOG.md)
 
 constexpr foretoken::ManyRows kMany{kFewRows, 512, 32, 1 << 20};
 
 constexpr foretoken::Kernels tiles_table(const char* name) {
-  return table_of(name, 16, kMany, kManyRows, repack, pack_values, linear_repacked,
+  return table_of(name, 16, kMany, kMxfp4Rows, repack, pack_values, linear_repacked,
                   weigh_by_tiles, attend, pack_step);
 }
 

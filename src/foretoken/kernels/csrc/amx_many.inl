@@ -75,7 +75,10 @@ void multiply_many(Weights weights, int64_t blocks, int64_t k, const PackedRows&
   const char* rows = static_cast<const char*>(packed.packed);
   const int64_t count = packed.count(), groups = groups_of(count), all_steps = blocks_of(k);
   const int64_t whole = results.tiled ? groups : count / 16;
-  const int64_t shares = (groups + 1) / 2, lines = (2 * 16 + shares - 1) / shares;  // fetched of the next two blocks
+  // fetched of the next two blocks with each step: a power of two, so that no share goes from one block into the other
+  const int64_t shares = (groups + 1) / 2;
+  int64_t lines = 1;
+  while (lines < 16 && lines * shares < 2 * 16) lines *= 2;
   Tiles<true> tiles(16);
   for (int64_t at = 0; at == 0 || at < all_steps; at += kSlice) {
     const int64_t steps = std::min(kSlice, all_steps - at), bytes = steps * kTileBytes;
@@ -91,7 +94,7 @@ void multiply_many(Weights weights, int64_t blocks, int64_t k, const PackedRows&
         sums.to += group * sums.group_stride;
         if (group == whole) sums = Results{rest, kWide}.block(block);
         Share next;
-        if (Weights::kInMemory && steps > 0) {
+        if (Weights::kInMemory && steps > 0 && fetched < 2 * bytes) {
           next = {slice.from + later + fetched / bytes * slice.bytes + fetched % bytes, lines};
         }
         fetched += lines * bytes / 16;

@@ -1,12 +1,14 @@
 // Memory for numbers on the way, which grows. It begins with a line of the cache; much of it lies in huge pages.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 namespace foretoken {
 
@@ -22,13 +24,14 @@ struct InLines {
   InLines(const InLines<U>&) {}
 
   static constexpr std::size_t whole(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
-  // A last page that would be mostly empty is left small.
+  // What a buffer of so many bytes begins with a multiple of.
   static std::size_t unit(std::size_t bytes) { return bytes < 2 * kHugePage ? kLine : kHugePage; }
 
   T* allocate(std::size_t count) {
     const std::size_t bytes = count * sizeof(T), unit = this->unit(bytes);
     void* at = ::operator new(whole(bytes, unit), std::align_val_t(unit));
-#ifdef MADV_HUGEPAGE
+#ifdef __linux__
+    // a last page that is not full stays small
     if (unit == kHugePage) madvise(at, bytes / unit * unit, MADV_HUGEPAGE);
 #endif
     return static_cast<T*>(at);

@@ -68,7 +68,7 @@ class Tiles {
     if constexpr (G == 0) _tile_loadd(6, tile.from, tile.stride);
     if constexpr (G == 1) _tile_loadd(7, tile.from, tile.stride);
   }
-  // As `load_rows`, of rows that are not soon needed again: what the first cache holds stays there.
+  // As `load_rows`, but what the first cache holds stays there: weights, which meet all rows.
   template <int G, class Lines>
   void pass_rows(Lines tile) {
     settle();

@@ -10,6 +10,8 @@ constexpr int64_t kRowsAhead = 16;  // fetched while results are put where they 
 
 // Of weights, in pieces: less is not worth handing out, and more gains nothing (LOG.md).
 constexpr int64_t kLeastBytes = 64 << 10, kMostBytes = 2 << 20;
+// Of so many rows, which are read anew for each piece: in blocks.
+constexpr int64_t kLongRows = 256, kLeastBlocks = 16, kMostBlocks = 64;
 
 // use(where it goes, results, how many) for 16 numbers or fewer of a row.
 template <class Use>
@@ -99,9 +101,8 @@ Cut::Cut(int64_t blocks, int64_t threads, int64_t least, int64_t most, int64_t u
 }
 
 Cut Arithmetic::cut(int64_t blocks, int64_t bytes, int64_t n) const {
-  // many rows are read anew for each piece
   const int64_t unit = std::min<int64_t>(kernels->together, 2);  // kernels for several want two
-  if (kernels->rows.are(n) && n >= 256) return Cut(blocks, pool->threads(), 16, 64, unit);
+  if (kernels->rows.are(n) && n >= kLongRows) return Cut(blocks, pool->threads(), kLeastBlocks, kMostBlocks, unit);
   return Cut(blocks, pool->threads(), std::max(unit, kLeastBytes / bytes), std::max(unit, kMostBytes / bytes), unit);
 }
 

@@ -75,7 +75,8 @@ struct Output {  // where a matrix' results go: to[row * stride + output], set o
 // it was; then in pieces that become shorter, so that all threads end together.
 class Cut {
  public:
-  // Pieces begin with at most `most` blocks, and become no shorter than `least`. All but the last have a multiple of `unit`.
+  // Pieces begin with about `most` blocks at most, and become no shorter than `least`. All but the last have a multiple of
+  // `unit`.
   Cut(std::int64_t blocks, std::int64_t threads, std::int64_t least, std::int64_t most, std::int64_t unit);
 
   std::int64_t pieces() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
@@ -113,8 +114,8 @@ struct Arithmetic {  // which kernels, on which threads
     return one.repacked == other.repacked || !kernels->pack_repacked;
   }
   // work(blocks, rows, results) for pieces of blocks [from, to) with all n rows, such that results stay near, those of so many
-  // matrices together. results: in `room`, which has `room_for(n)` floats. If they are tiled, each piece but the last has an
-  // even number of blocks.
+  // matrices together. results: in `room`, which has `room_for(n)` floats. Of many rows, pieces begin with an even block if
+  // `from` is even.
   template <class F>
   void each_piece(const Matrix& matrix, int matrices, std::int64_t from, std::int64_t to, const char* packed, std::int64_t n,
                   float* room, const F& work) const {
@@ -131,9 +132,11 @@ struct Arithmetic {  // which kernels, on which threads
       }
     }
   }
+  // What is enough for n rows is enough for fewer.
   std::int64_t room_for(std::int64_t n) const {
-    const std::int64_t lines = (rows_at_once(n, kernels->rows.together) + 15) / 16 * 16;
-    return lines * std::max(kernels->together, kernels->rows.blocks) * kTile;
+    const ManyRows& many = kernels->rows;
+    if (!many.are(n)) return (n + 15) / 16 * 16 * kernels->together * kTile;
+    return std::min((n + 31) / 32 * 32, many.together) * std::max(kernels->together, many.blocks) * kTile;
   }
   // The results of some blocks with their biases.
   void linear(const Matrix& matrix, Blocks blocks, const PackedRows& rows, const Results& results) const;

@@ -234,7 +234,7 @@ void Plan::feed_forward(int64_t index, int64_t n, float* hidden) {
   at_least(packed_inner_, arithmetic_.packed_bytes(w.down, n));
   char* packed = packed_inner_.data();
   gate_and_up(index, n, hidden, [&](Blocks blocks, const PackedRows& rows, const Results& results) {
-    for (int64_t block = 0; block < blocks.count(); block += 2) {
+    for (int64_t block = 0; block < blocks.count(); block += 2) {  // from an even one on: `Cut` sees to that
       kernels_->pack_step(results.block(block), rows, w.down.inputs, (blocks.from + block) / 2, packed);
     }
   });
