@@ -103,7 +103,7 @@ def test_a_folder_with_other_files_and_one_without_text_are_refused(
     (tmp_path / "mine").mkdir()
     assert "holds no drafter of ours; name a new folder" in cli("train", "moa", tmp_path / "mine", *TARGET).err
     with monkeypatch.context() as patch:
-        patch.setattr("foretoken.cli.train.os.access", lambda place, mode: place != tmp_path)
+        patch.setattr("os.access", lambda place, mode: place != tmp_path)
         closed = cli("train", "moa", tmp_path / "closed", *TARGET)  # before anything is read
     assert f"the folder {tmp_path} cannot be written to; name one elsewhere for the drafter" in closed.err
     done = cli("train", "moa", tmp_path / "moa", *TARGET, "--data", tmp_path / "mine")

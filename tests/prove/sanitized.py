@@ -44,6 +44,7 @@ MEMORY = Sanitizers(
         "tests/kernels",
         "tests/decoder/test_native_pass.py",
         "tests/decoder/test_native_long_contexts.py",
+        "tests/decoder/test_native_many_rows.py",
         "tests/prove/test_slice.py",
     ),
 )

@@ -45,7 +45,7 @@ _GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take
 _LOGITS = 64  # rows of logits that are computed at once
 _RESULTS = 32 * 16 * 4  # bytes of a row in each of a thread's two rooms for results, at most
 _SHARE = 32  # a pass over a prompt takes at most this part of the bound
-SHORT = 256  # rows of a prompt for which there is room in every bound that is enough for anything
+SHORT = 256  # rows of a prompt that one pass reads under the tightest bound, if nothing else was asked for
 _LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
 
 

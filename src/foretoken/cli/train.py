@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import load, say
 from foretoken.cli.stoppable import telling_how_to_go_on
-from foretoken.common.files import existing
+from foretoken.common.files import existing, expect_writable
 from foretoken.common.pictures import expect_drawable
 from foretoken.common.progress import many, size
 from foretoken.common.source import EMBEDDED
@@ -326,9 +325,7 @@ def _expect_free(out: Path) -> None:
 
     if any(sign in str(out) for sign in ",:"):
         raise InputError(f"{out} has a comma or a colon, which have a meaning in --draft; name another folder")
-    parent = existing(out.absolute().parent)
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {parent} cannot be written to; name one elsewhere for the drafter")
+    expect_writable(existing(out.absolute().parent), "name one elsewhere for the drafter")
     if out.exists() and not (out.is_dir() and is_ours(out)):
         raise InputError(f"{out} is there, and holds no drafter of ours; name a new folder")
     if out.exists() and not (out.with_name(f"{out.name}.part") / STATE).exists():

@@ -115,10 +115,15 @@ def expect_place(
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
             raise error(f"{path} is {kind}; expected the name of a file for the {what}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise error(f"the folder {folder} cannot be written to; name a file elsewhere for the {what}")
+    expect_writable(folder, f"name a file elsewhere for the {what}", error)
     if is_one is not None and (start := beginning(path, error, what)) and not is_one(start):
         raise error(f"{path} is there, and is no {what}; name another file, or remove it")
+
+
+def expect_writable(folder: Path, advice: str, error: type[InputError] = InputError) -> None:
+    """Raise the error, with an advice, for a folder in which nothing can be made."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise error(f"the folder {folder} cannot be written to; {advice}")
 
 
 def existing(folder: Path) -> Path:

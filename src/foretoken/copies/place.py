@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.common.files import behind_links, existing, lock, more_room, words_of
+from foretoken.common.files import behind_links, existing, expect_writable, lock, more_room, words_of
 from foretoken.decoder.config import QUANT_METHOD, read_json
 from foretoken.errors import ForetokenError, InputError, ModelError, quoted
 
@@ -55,9 +55,7 @@ def expect_place(out: Path, *, replace: bool, ours: Container[str], kind: Kind =
         raise InputError(f"{_cut(out)} cannot hold the {kind.name} ({words_of(reason)}); name another folder") from None
     else:
         _expect_replaceable(out, place, replace, ours, kind)
-    parent = existing(place.parent)
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {parent} cannot be written to; name one elsewhere for the {kind.name}")
+    expect_writable(existing(place.parent), f"name one elsewhere for the {kind.name}")
 
 
 def _expect_replaceable(out: Path, place: Path, replace: bool, ours: Container[str], kind: Kind) -> None:

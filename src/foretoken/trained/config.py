@@ -70,8 +70,7 @@ class TrainedConfig(ABC):
             if getattr(self, name) != ours:
                 raise CheckpointError(
                     f"{where} was trained for a model whose {_SAID.get(name, name)} is {getattr(self, name)}, and this "
-                    f"one's is {ours}; "
-                    f"train a drafter for this model: foretoken train {self.command} --target MODEL"
+                    f"one's is {ours}; train a drafter for this model: foretoken train {self.command} --target MODEL"
                 )
 
     def expect_made_for(self, fingerprint: str, where: str) -> None:

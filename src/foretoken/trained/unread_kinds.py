@@ -8,9 +8,9 @@ from typing import Any
 
 from foretoken.errors import UnsupportedModelError
 
-_BY_MODEL_TYPE = {"medusa": "Medusa", "mlp_speculator": "MLP Speculator", "eagle": "EAGLE or EAGLE-2"}
-_BY_KEY = {"medusa_num_heads": "Medusa", "hydra_num_heads": "Hydra"}
 _EAGLE = "EAGLE or EAGLE-2"
+_BY_MODEL_TYPE = {"medusa": "Medusa", "mlp_speculator": "MLP Speculator", "eagle": _EAGLE}
+_BY_KEY = {"medusa_num_heads": "Medusa", "hydra_num_heads": "Hydra"}
 # the matrix of an EAGLE that takes a token's embedding and the model's state together, as the name stands in the header
 # of safetensors, and in a pickle behind its length
 _REDUCES = (b'"fc.weight"', b"\x09\x00\x00\x00fc.weight")
