@@ -37,7 +37,7 @@ from foretoken.serve.fields import (
     ignored,
 )
 from foretoken.serve.forms import Form, Json
-from foretoken.serve.guard import TOO_LARGE
+from foretoken.serve.guard import REFUSED
 from foretoken.serve.logs import SHAPE
 from foretoken.serve.metrics import CONTENT_TYPE, Metrics
 from foretoken.serve.reference import reference
@@ -348,8 +348,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
     """What pydantic found, in one sentence about the first field that is wrong."""
-    if TOO_LARGE in request.scope:
-        return await _refuse(request, request.scope[TOO_LARGE])
+    if REFUSED in request.scope:
+        return await _refuse(request, request.scope[REFUSED])
     first = error.errors()[0]
     place = [str(part) for part in first["loc"][1:]]
     if first["type"] == "json_invalid":
@@ -360,8 +360,8 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
 
 
 async def _http(request: Request, error: HTTPException) -> Response:
-    if TOO_LARGE in request.scope:
-        return await _refuse(request, request.scope[TOO_LARGE])
+    if REFUSED in request.scope:
+        return await _refuse(request, request.scope[REFUSED])
     said = {
         404: f"there is nothing at {request.url.path[:80]}; /docs lists what there is",
         405: f"{request.method} is not possible at {request.url.path[:80]}; /docs says what is",

@@ -1,4 +1,4 @@
-"""What every request passes before it is read: the key, the size of its body, and a number of its own.
+"""What every request passes before it is read: the key, the size of its body and its time, and a number of its own.
 
 It is plain ASGI. A middleware of Starlette's own kind would stand between a stream and the news that its client has
 gone.
@@ -6,6 +6,7 @@ gone.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import re
@@ -21,22 +22,25 @@ from foretoken.common.progress import size
 from foretoken.errors import quoted
 from foretoken.serve.errors import NAME, ServeError, body, headers
 from foretoken.serve.logs import SHAPE
+from foretoken.serve.patience import Patience
 
 log = logging.getLogger(__name__)
 
 _OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
 _PAGES = frozenset(("/", "/docs", "/openapi.json"))  # nothing of the model; and a browser sends no key with them
 _FORM = (b"content-type", b"application/x-www-form-urlencoded")
-TOO_LARGE = "foretoken.too_large"
+REFUSED = "foretoken.refused"  # in a scope: why the rest of its body was not read
 
 
 class Guard:
-    """keys: one of them is needed; none: everybody may come in. most: bytes of a body."""
+    """keys: one of them is needed; none: everybody may come in. most: bytes of a body. patience: how long it may take
+    to arrive."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], most: int) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], most: int, patience: Patience) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
         self._most = most
+        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the beginning and end of the server."""
@@ -91,18 +95,33 @@ class Guard:
         """The error for a body that is too large."""
         return ServeError(413, f"the request is larger than {size(self._most)}; send less")
 
+    def _too_late(self) -> ServeError:
+        """The error for a body that does not come."""
+        first, rate = self._patience.seconds, size(self._patience.rate)
+        return ServeError(
+            408, f"the request's body did not come within {first:g} s and 1 s for each {rate} of it; send it faster"
+        )
+
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """What comes in, up to the bound."""
-        left = self._most
+        """What comes in, up to the bounds of size and time."""
+        came, whole, began = 0, False, time.monotonic()
 
         async def bounded() -> Message:
-            nonlocal left
-            message = await receive()
+            nonlocal came, whole
+            if whole:  # what comes now is that the client has gone
+                return await receive()
+            left = began + self._patience.for_body(came) - time.monotonic()
+            try:
+                message = await asyncio.wait_for(receive(), left)
+            except TimeoutError:
+                scope[REFUSED] = self._too_late()
+                raise scope[REFUSED] from None
             if message["type"] == "http.request":
-                left -= len(message.get("body", b""))
-                if left < 0:
-                    scope[TOO_LARGE] = self._too_large()
-                    raise scope[TOO_LARGE]
+                came += len(message.get("body", b""))
+                whole = not message.get("more_body", False)
+                if came > self._most:
+                    scope[REFUSED] = self._too_large()
+                    raise scope[REFUSED]
             return message
 
         return bounded

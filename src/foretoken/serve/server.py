@@ -21,6 +21,7 @@ from foretoken.serve.asking import Asking
 from foretoken.serve.guard import Guard
 from foretoken.serve.limits import Limits
 from foretoken.serve.metrics import OWN, Metrics
+from foretoken.serve.patience import Patience
 from foretoken.serve.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ _LEAVE = 5  # seconds in which clients are told that their texts were given up
 class ServerSettings:
     """How a server is reached, and by whom. names: of the model; none: its own. keys: one of them is asked for.
     origins: of web pages elsewhere that may ask. defaults: of sampling, for requests that leave it out. drain: seconds
-    in which what is under way may be finished when the server ends. metrics: the prefix of their names."""
+    in which what is under way may be finished when the server ends. metrics: the prefix of their names. patience: how
+    long a request may take to arrive."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -41,6 +43,7 @@ class ServerSettings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     drain: float = 30.0
     metrics: str = OWN
+    patience: Patience = field(default_factory=Patience)
 
 
 def keys_of(file: Path | None) -> tuple[str, ...]:
@@ -73,7 +76,7 @@ class Server:
         self.metrics.watch(self.worker)
         asking = Asking(model, limits, settings.defaults)
         serving = Serving(model, self.worker, asking, self.metrics, names, settings.origins)
-        self.app = Guard(make_app(serving), settings.keys, limits.body)
+        self.app = Guard(make_app(serving), settings.keys, limits.body, settings.patience)
 
     def run(self, ready: Callable[[str], None] = lambda url: None, tell: Callable[[str], None] = log.info) -> None:
         """Serve until a signal comes, and finish what is under way. ready: called with the address when it listens.
@@ -84,6 +87,7 @@ class Server:
             self.app,
             host=s.host,
             port=s.port,
+            http=s.patience.protocol(),
             log_config=None,
             access_log=False,
             ws="none",
