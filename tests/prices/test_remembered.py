@@ -57,12 +57,12 @@ def test_nothing_is_kept_where_nothing_can_be_written(folder: Path) -> None:
 
 def test_the_second_load_measures_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
-    seconds = 0.2
+    seconds, each = 0.2, 0.1
 
     def quick(decoder: Decoder, rows: list[int], prefix: int, *, warm: bool = False) -> Price:
-        assert warm == (len(rows) == 4), "a pass to warm up is made once"
+        assert warm == (len(rows) == 4 or rows == [64, 128]), "a pass to warm up is made once"
         measured.append(len(rows))
-        return Price({count: seconds * (1 + count / 100) for count in rows})
+        return Price({count: seconds * (1 + each * count) for count in rows})
 
     monkeypatch.setattr(pacing, "quick", quick)
     first, second = pacing.first_price(tiny_decoder()), pacing.first_price(tiny_decoder())
@@ -73,5 +73,13 @@ def test_the_second_load_measures_one_pass(folder: Path, monkeypatch: pytest.Mon
     pacing.first_price(tiny_decoder())
     assert measured == [1, 4, 1, 1, 5], "where that takes no time, it is measured anew"
     assert len(list(folder.iterdir())) == 1
+    seconds, each = 0.2, 0.001
+    measured.clear()
+    remembered.keep(tiny_decoder(), Price({count: seconds * (1 + each * count) for count in (1, 8, 16, 24, 32)}))
+    many = [pacing.first_price(tiny_decoder()) for _ in range(3)]
+    assert measured == [1, 2, 1, 1], "where rows cost little, many of them are measured, too, and kept"
+    assert many[0] is not None
+    assert many[0].of(128) == pytest.approx(0.2 * 1.128)
+    assert many[0] == many[1] == many[2]
     seconds = 3.0
     assert pacing.first_price(tiny_decoder()) is None

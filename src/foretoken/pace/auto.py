@@ -13,6 +13,7 @@ from foretoken.pace.acceptance import Acceptance
 from foretoken.pace.cost import Correction, LearnedCost, Ratio, Recently
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
+from foretoken.pace.sharing import Sharing
 from foretoken.pace.yields import Yield, Yields, usual, usual_of_chain
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
@@ -22,9 +23,6 @@ _EXPLORE = 0.01  # share of the time that drafts may cost which are made to lear
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
 _ALWAYS = 32  # rounds at the beginning in which it may take more
 _DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is taken to cost: opinions may be wrong
-# What an accepted draft token counts where several texts share the passes. It brings the end of one text nearer, and
-# then fewer texts share a pass: texts whose drafts are refused finish by themselves, in passes that have room left.
-_SHARED = 0.75
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
 _Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' texts have reached, by sequence
@@ -47,12 +45,16 @@ class _Known:
     drafting: Correction = field(default_factory=Correction)
     catching_up: Recently = field(default_factory=Recently)  # seconds for each token, before a draft's first pass
     gains: Ratio | None = None  # of chains beside trees: draft tokens that were accepted, over those expected
+    # of rounds that several texts share, over what was expected: seconds, and of trees such draft tokens
+    shared: Correction = field(default_factory=lambda: Correction(1))
+    shared_gains: Ratio = field(default_factory=Ratio)
     tried: int = 0  # the last round in which it was used
 
 
 class _Plan(NamedTuple):
     """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. factor: how
-    many of the draft tokens that a chain is expected to bring have come, of late. worth: what each of them counts."""
+    many of the draft tokens that are expected have come, of late. slower: how many times the seconds, which `choice`
+    has. leaves_behind: whether a text would lose more than it may."""
 
     way: _Way
     choice: Choice
@@ -60,7 +62,8 @@ class _Plan(NamedTuple):
     least: float = 0.0
     dues: tuple[float, ...] = ()
     factor: float = 1.0
-    worth: float = 1.0
+    slower: float = 1.0
+    leaves_behind: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -69,9 +72,9 @@ class _Plan(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """The tokens that are expected: those of drafts, by what they are worth, and one of each check."""
+        """The tokens that are expected, by what they are worth: those of drafts, and one of each check."""
         checks = len(self.choice.lengths)
-        return checks + self.worth * self.factor * (self.choice.tokens - checks)
+        return checks + self.factor * (self.choice.worth - checks)
 
     @property
     def rate(self) -> float:
@@ -113,6 +116,7 @@ class AutoPace:
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
+        self._sharing = Sharing()
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
@@ -135,7 +139,8 @@ class AutoPace:
             return like
         plans = [self._plan(way, sequences) for way in self._ways]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
-        plan = best = max([self._nothing(sequences), *plans] if free else plans, key=lambda each: each.rate)
+        fair = [each for each in plans if not each.leaves_behind]
+        plan = best = max([self._nothing(sequences), *fair] if free else plans, key=lambda each: each.rate)
         if not best.drafts or len(plans) > 1:
             plan = self._probed(best, plans, sequences)
         if plan.drafts:
@@ -166,6 +171,10 @@ class AutoPace:
         """Learn from a round."""
         self._rounds += 1
         self._seconds += record.propose_seconds + record.check_seconds
+        self._sharing.heard(record.new_tokens)
+        if not record.read:
+            seconds = record.propose_seconds + record.check_seconds
+            self._sharing.took(record.new_tokens, seconds, self._check.of(len(record.new_tokens)))
         if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
             self._forget(tuple(record.read))
         elif not self._in_haste:
@@ -199,10 +208,12 @@ class AutoPace:
         now, whole = self._now, {s: allowed[start] for s, allowed in drafting.items()}
         if now is not None and now.way == way and whole == {s: n for s, n in now.choice.lengths.items() if n}:
             expected = now.choice.tokens - len(now.choice.lengths)  # of a probe, nothing is
-            if (
-                expected > 0 and its.gains is not None
-            ):  # what was cut, as at the end of a text, would seem to have failed
-                its.gains.heard(expected, sum(record.accepted[s] for s in whole), self._rounds)
+            came = sum(record.accepted[s] for s in whole)
+            if expected > 0 and its.gains is not None:  # what was cut, as at a text's end, would seem to have failed
+                its.gains.heard(expected, came, self._rounds)
+            if expected > 0 and len(now.choice.lengths) > 1:
+                its.shared_gains.heard(expected, came, self._rounds)
+                its.shared.heard(now.choice.seconds / now.slower, record.propose_seconds + record.check_seconds)
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
             if its.yields is None:
@@ -229,23 +240,27 @@ class AutoPace:
         survival = its.accepted.survival(sequences, most, [self._kinds[s] for s in sequences])
         rows = len(sequences) * (1 + most)
         checks, factor, again = self._check.upto(rows), its.drafting.of(1.0), its.catching_up.value
+        came = its.gains.value(self._rounds) if its.gains else 1.0
+        slower = its.shared.of(1.0) if len(sequences) > 1 else 1.0
         if level.free:
-            worth = _worth(sequences)
             choice = best(
-                sequences, survival, lambda rows, longest: checks[rows] + factor * inner.drafting(longest), worth
+                sequences,
+                survival,
+                lambda rows, longest: slower * (checks[rows] + factor * inner.drafting(longest)),
+                self._sharing.of(sequences, float(checks[len(sequences)]), came),
             )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
-                choice = choice._replace(seconds=choice.seconds + again * choice.tokens)
-            came = its.gains.value(self._rounds) if its.gains else 1.0
-            return _Plan(way, choice, inner, factor=came, worth=worth)
+                choice = choice._replace(seconds=choice.seconds + slower * again * choice.tokens)
+            return _Plan(way, choice, inner, factor=came, slower=slower)
         tokens = len(sequences) + float(survival.sum())
-        seconds = float(checks[rows]) + factor * inner.of_one(most) + again * tokens
-        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
-        return _Plan(way, choice, inner)
+        seconds = slower * (float(checks[rows]) + factor * inner.of_one(most) + again * tokens)
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens)
+        return _Plan(way, choice, inner, factor=came, slower=slower)
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
         """Plain decoding."""
-        choice = Choice(dict.fromkeys(sequences, 0), len(sequences), self._check.of(len(sequences)))
+        count = len(sequences)
+        choice = Choice(dict.fromkeys(sequences, 0), count, self._check.of(count), count)
         return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()))
 
     def _tree(self, way: _Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
@@ -257,14 +272,21 @@ class AutoPace:
         each = self._ways[way].drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
-        seconds = float(checks[rows]) + passes * each + self._ways[way].catching_up.value * tokens
+        its, came, slower = self._ways[way], 1.0, 1.0
+        if together > 1:  # texts differ from the average, and passes have more rows than were ever measured
+            came, slower = its.shared_gains.value(self._rounds), its.shared.of(1.0)
+        seconds = slower * (float(checks[rows]) + passes * each + self._ways[way].catching_up.value * tokens)
         plain = together / float(checks[0])
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
-        worth = _worth(sequences)
-        dues = tuple((rate / worth / together * (checks - checks[0])).tolist())
-        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
-        return _Plan(way, choice, inner, max(rate, plain) / worth * each / together, dues, worth=worth)
+        dues = tuple((rate / together * (checks - checks[0])).tolist())
+        least = max(rate, plain) * each / together
+        gained = np.array([mean.tokens for mean in means]) - 1
+        shares = self._sharing.of(sequences, float(checks[0]), came)
+        worth = together + float(gained.sum() if shares is None else (shares.weights * gained).sum())
+        behind = shares is not None and shares.leave_behind(gained, seconds)
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth)
+        return _Plan(way, choice, inner, least, dues, came, slower, bool(behind))
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
@@ -290,7 +312,8 @@ class AutoPace:
         its = self._ways[plan.way]
         drafting = its.catching_up.value + its.drafting.of(plan.inner.of_one(lengths[sequences[0]]))
         seconds = self._check.of(sum(1 + length for length in lengths.values())) + drafting
-        return _Plan(plan.way, Choice(lengths, len(sequences), seconds), plan.inner)
+        count = len(sequences)
+        return _Plan(plan.way, Choice(lengths, count, seconds, count), plan.inner)
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]
@@ -303,10 +326,6 @@ class AutoPace:
                 own = Budget(length, min(length, level.most.depth), plan.way.width, plan.least, plan.dues)
             found[sequence] = (*above, own, *plan.inner.below) if length else nothing
         return found
-
-
-def _worth(sequences: Sequence[int]) -> float:
-    return _SHARED if len(sequences) > 1 else 1.0
 
 
 def _caught_up(works: Mapping[int, Sequence[Work]]) -> tuple[float, int]:

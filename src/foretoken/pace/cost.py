@@ -125,11 +125,11 @@ class PassCost:
 class Correction:
     """The factor between the seconds that something takes and those that were predicted: a median of the last ones.
 
-    It begins with two predictions that were right, so that one that was wrong does not count alone.
+    It begins with some predictions that were right, so that one that was wrong does not count alone.
     """
 
-    def __init__(self) -> None:
-        self._last = deque((1.0, 1.0), maxlen=_MOMENT)
+    def __init__(self, right: int = 2) -> None:
+        self._last = deque((1.0,) * right, maxlen=_MOMENT)
 
     def heard(self, predicted: float, seconds: float) -> None:
         """Note a prediction and what it came to."""
