@@ -172,7 +172,7 @@ class AutoPace:
         self._rounds += 1
         self._seconds += record.propose_seconds + record.check_seconds
         self._sharing.heard(record.new_tokens)
-        if not record.read:
+        if not record.read and self._check.known:
             seconds = record.propose_seconds + record.check_seconds
             self._sharing.took(record.new_tokens, seconds, self._check.of(len(record.new_tokens)))
         if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
