@@ -11,7 +11,8 @@ FROM python:3.12-slim
 COPY --from=build /opt/foretoken /opt/foretoken
 ENV PATH=/opt/foretoken/bin:$PATH
 # models from the hub are kept in this folder; a volume that lies there keeps them for the next container
-RUN useradd --create-home foretoken && install -d -o foretoken -g foretoken /home/foretoken/.cache/huggingface
+RUN useradd --create-home foretoken \
+ && install -d -o foretoken -g foretoken /home/foretoken/.cache /home/foretoken/.cache/huggingface
 USER foretoken
 EXPOSE 8000
 # Docker stops a container with SIGTERM, at which the server finishes what is under way

@@ -31,8 +31,9 @@ from foretoken.settings.load import LoadSettings
 log = logging.getLogger(__name__)
 _FARTHEST = 32  # tokens that a paced chain may have: beyond the rows that cost little, few drafts go on to pay
 _QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: about as long as eight passes
-# More of them, where 32 rows cost little more than one: there, several texts draft together in one pass.
-_MANY, _CHEAP = (64, 128), 2.0
+# More of them, where 32 rows cost less than so many times one, and so many seconds: there, several texts draft together
+# in one pass.
+_MANY, _CHEAP, _SHORT = (64, 128), 2.0, 0.3
 _MATCHES = (1, 2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
 _PREFIX = 16  # tokens before those rows
 _NOISE, _MARGIN = 2e-4, 1.25  # seconds by which the times of two passes may differ by chance, and times as long
@@ -181,6 +182,6 @@ def _farther(decoder: Decoder, price: Price) -> Price:
     """The price of many rows, too, if rows cost little as far as they were measured."""
     last = max(price.seconds)
     rows = [count for count in _MANY if last < count and count + _PREFIX <= decoder.config.context_length]
-    if last < _QUICK[-1] or not rows or price.of(last) > _CHEAP * price.of(1):
+    if last < _QUICK[-1] or not rows or price.of(last) > min(_SHORT, _CHEAP * price.of(1)):
         return price
     return Price.measured({**price.seconds, **quick(decoder, rows, _PREFIX, warm=True).seconds})

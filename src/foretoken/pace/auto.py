@@ -8,6 +8,7 @@ from time import thread_time
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretoken.pace.acceptance import Acceptance
 from foretoken.pace.cost import Correction, LearnedCost, Ratio, Recently
@@ -23,6 +24,7 @@ _EXPLORE = 0.01  # share of the time that drafts may cost which are made to lear
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
 _ALWAYS = 32  # rounds at the beginning in which it may take more
 _DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is taken to cost: opinions may be wrong
+_FADES = 0.5 ** (1 / 64)  # of how much longer than expected shared rounds take, with each round
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
 _Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' texts have reached, by sequence
@@ -47,14 +49,21 @@ class _Known:
     gains: Ratio | None = None  # of chains beside trees: draft tokens that were accepted, over those expected
     # of rounds that several texts share, over what was expected: seconds, and of trees such draft tokens
     shared: Correction = field(default_factory=lambda: Correction(1))
+    shared_at: int = 0  # the last round in which it was heard of
     shared_gains: Ratio = field(default_factory=Ratio)
+
+    def slower(self, now: int) -> float:
+        """How many times the expected seconds a shared round takes. What was heard fades: nobody drafts where it
+        seems to cost too much, and nothing would correct that."""
+        return float(self.shared.of(1.0) ** (_FADES ** (now - self.shared_at)))
+
     tried: int = 0  # the last round in which it was used
 
 
 class _Plan(NamedTuple):
     """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. factor: how
     many of the draft tokens that are expected have come, of late. slower: how many times the seconds, which `choice`
-    has. leaves_behind: whether a text would lose more than it may."""
+    has. plain: seconds of a round without drafts. leaves_behind: whether a text would lose more than it may."""
 
     way: _Way
     choice: Choice
@@ -63,6 +72,7 @@ class _Plan(NamedTuple):
     dues: tuple[float, ...] = ()
     factor: float = 1.0
     slower: float = 1.0
+    plain: float = 0.0
     leaves_behind: bool = False
 
     @property
@@ -172,9 +182,8 @@ class AutoPace:
         self._rounds += 1
         self._seconds += record.propose_seconds + record.check_seconds
         self._sharing.heard(record.new_tokens)
-        if not record.read and self._check.known:
-            seconds = record.propose_seconds + record.check_seconds
-            self._sharing.took(record.new_tokens, seconds, self._check.of(len(record.new_tokens)))
+        if not record.read:
+            self._sharing.took(record.propose_seconds + record.check_seconds, self._plain(record))
         if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
             self._forget(tuple(record.read))
         elif not self._in_haste:
@@ -184,7 +193,14 @@ class AutoPace:
             self._learn(record)
             self.arithmetic += thread_time() - began
 
+    def _plain(self, record: RoundRecord) -> float:
+        """The seconds that a round would have had without drafts, by those of its own pass: so what slows the machine
+        is not put down to drafts."""
+        rows = max(1, sum(1 + count for count in record.drafted.values()))
+        return record.check_seconds * self._check.of(max(1, len(record.drafted))) / self._check.of(rows)
+
     def _forget(self, sequences: Sequence[int]) -> None:
+        self._sharing.forget(sequences)
         for each in self._ways.values():
             each.accepted.forget(sequences)
         self._levels.forget(sequences)
@@ -213,7 +229,9 @@ class AutoPace:
                 its.gains.heard(expected, came, self._rounds)
             if expected > 0 and len(now.choice.lengths) > 1:
                 its.shared_gains.heard(expected, came, self._rounds)
-                its.shared.heard(now.choice.seconds / now.slower, record.propose_seconds + record.check_seconds)
+                seconds = record.propose_seconds + record.check_seconds
+                its.shared.heard(now.choice.seconds / now.slower / now.plain, seconds / self._plain(record))
+                its.shared_at = self._rounds
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
             if its.yields is None:
@@ -239,28 +257,37 @@ class AutoPace:
             return self._tree(way, sequences, inner, its.yields)
         survival = its.accepted.survival(sequences, most, [self._kinds[s] for s in sequences])
         rows = len(sequences) * (1 + most)
-        checks, factor, again = self._check.upto(rows), its.drafting.of(1.0), its.catching_up.value
+        checks, factor, again = self._checks(sequences, rows), its.drafting.of(1.0), its.catching_up.value
+        plain = float(checks[len(sequences)])
+        shares = self._sharing.of(sequences, plain, 1.0)
         came = its.gains.value(self._rounds) if its.gains else 1.0
-        slower = its.shared.of(1.0) if len(sequences) > 1 else 1.0
+        slower = 1.0 if shares is None else its.slower(self._rounds)
         if level.free:
             choice = best(
                 sequences,
                 survival,
-                lambda rows, longest: slower * (checks[rows] + factor * inner.drafting(longest)),
-                self._sharing.of(sequences, float(checks[len(sequences)]), came),
+                lambda rows, longest: (
+                    np.where(longest > 0, slower, 1.0) * (checks[rows] + factor * inner.drafting(longest))
+                ),
+                None if shares is None else shares._replace(come=came),
             )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + slower * again * choice.tokens)
-            return _Plan(way, choice, inner, factor=came, slower=slower)
+            return _Plan(way, choice, inner, factor=came, slower=slower, plain=plain)
         tokens = len(sequences) + float(survival.sum())
         seconds = slower * (float(checks[rows]) + factor * inner.of_one(most) + again * tokens)
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens)
-        return _Plan(way, choice, inner, factor=came, slower=slower)
+        return _Plan(way, choice, inner, factor=came, slower=slower, plain=plain)
+
+    def _checks(self, sequences: Sequence[int], most: int) -> NDArray[np.float64]:
+        """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text."""
+        others = len(self._sharing.others(sequences))
+        return self._check.upto(most + others)[others:]
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
         """Plain decoding."""
         count = len(sequences)
-        choice = Choice(dict.fromkeys(sequences, 0), count, self._check.of(count), count)
+        choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), count)
         return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()))
 
     def _tree(self, way: _Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
@@ -268,13 +295,15 @@ class AutoPace:
         on average."""
         together, most = len(sequences), self._levels.levels[way.start].most.rows
         means = [yields.of(self._kinds[sequence], self._rounds) for sequence in sequences]
-        checks = self._check.upto(together * (1 + most))[together * np.arange(1, most + 2)]
+        checks = self._checks(sequences, together * (1 + most))[together * np.arange(1, most + 2)]
         each = self._ways[way].drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
         its, came, slower = self._ways[way], 1.0, 1.0
-        if together > 1:  # texts differ from the average, and passes have more rows than were ever measured
-            came, slower = its.shared_gains.value(self._rounds), its.shared.of(1.0)
+        shares = self._sharing.of(sequences, float(checks[0]), came)
+        if shares is not None:  # texts differ from the average, and passes have more rows than were ever measured
+            came, slower = its.shared_gains.value(self._rounds), its.slower(self._rounds)
+            shares = shares._replace(come=came)
         seconds = slower * (float(checks[rows]) + passes * each + self._ways[way].catching_up.value * tokens)
         plain = together / float(checks[0])
         made, took = self._recent
@@ -282,11 +311,10 @@ class AutoPace:
         dues = tuple((rate / together * (checks - checks[0])).tolist())
         least = max(rate, plain) * each / together
         gained = np.array([mean.tokens for mean in means]) - 1
-        shares = self._sharing.of(sequences, float(checks[0]), came)
         worth = together + float(gained.sum() if shares is None else (shares.weights * gained).sum())
         behind = shares is not None and shares.leave_behind(gained, seconds)
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth)
-        return _Plan(way, choice, inner, least, dues, came, slower, bool(behind))
+        return _Plan(way, choice, inner, least, dues, came, slower, float(checks[0]), bool(behind))
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
@@ -311,7 +339,8 @@ class AutoPace:
         lengths[sequences[0]] = min(PROBE, self._levels.levels[plan.way.start].most.rows)
         its = self._ways[plan.way]
         drafting = its.catching_up.value + its.drafting.of(plan.inner.of_one(lengths[sequences[0]]))
-        seconds = self._check.of(sum(1 + length for length in lengths.values())) + drafting
+        rows = sum(1 + length for length in lengths.values())
+        seconds = float(self._checks(sequences, rows)[rows]) + drafting
         count = len(sequences)
         return _Plan(plan.way, Choice(lengths, count, seconds, count), plan.inner)
 

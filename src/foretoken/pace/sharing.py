@@ -14,7 +14,8 @@ a plain one, each text must have gained, or have gained before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,15 +29,18 @@ _AT_ONCE = 0.5  # plain rounds by which a text may be late at any time: otherwis
 # Plain rounds, divided by the number of texts, that drafts may add to a round. What a draft brings is known on average
 # alone: with many texts there is always one that gains nothing, and it waits.
 _LONGEST = 8.0
+_GONE = 256  # rounds after which a text that gained nothing is forgotten
 
 
 class Shares(NamedTuple):
     """weights: what a token of each text is worth, 1 on average. room: the seconds that each may lose in the round; if
-    it has lost too much before, how many it must save. plain: seconds of a plain round, which a token that is gained
-    beyond one saves. come: how many of the draft tokens that are expected come. most: seconds of a round, at most."""
+    it has lost too much before, how many it must save. others: the seconds that a text may lose for which nothing is
+    drafted. plain: seconds of a plain round, which a token that is gained beyond one saves. come: how many of the draft
+    tokens that are expected come. most: seconds of a round, at most."""
 
     weights: _Floats
     room: _Floats
+    others: float
     plain: float
     come: float
     most: float
@@ -44,39 +48,63 @@ class Shares(NamedTuple):
     def leave_behind(self, gained: _Floats, seconds: float | _Floats) -> NDArray[np.bool_] | np.bool_:
         """Whether a text would lose more than it may, in one round or in several. gained: draft tokens that are
         expected, by text [texts] or [rounds, texts]. seconds: of the rounds."""
-        least = (self.come * self.plain * gained + self.room).min(axis=-1)
+        least = (self.come * self.plain * gained + self.room).min(axis=-1).clip(max=self.others)
         left_behind: NDArray[np.bool_] = (seconds - self.plain > least) | (seconds > self.most)
         return left_behind
 
 
+@dataclass
+class _Text:
+    tokens: float = _UNKNOWN  # of its rounds
+    rounds: float = _UNKNOWN
+    ahead: float = 0.0  # seconds of plain decoding that it has saved so far
+    spent: float = 0.0  # seconds of its rounds
+    heard: int = 0  # the last round in which it gained tokens
+
+
 class Sharing:
-    """Learns how fast each text goes on."""
+    """Learns how fast each text goes on. Texts that draft nothing share the passes, too."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, float] = {}
-        self._rounds: dict[int, float] = {}
-        self._ahead: dict[int, float] = {}  # seconds of plain decoding that each text has saved so far
-        self._spent: dict[int, float] = {}  # seconds of its rounds
+        self._texts: dict[int, _Text] = {}
+        self._round = 0
+        self._last: Mapping[int, int] = {}
 
     def heard(self, gained: Mapping[int, int]) -> None:
-        """Note the tokens that each text gained in a round. Those that are not there have ended, or not begun."""
-        self._tokens = {text: _LEFT * self._tokens.get(text, _UNKNOWN) + new for text, new in gained.items()}
-        self._rounds = {text: _LEFT * self._rounds.get(text, _UNKNOWN) + 1 for text in gained}
-        self._ahead = {text: self._ahead.get(text, 0.0) for text in gained}
-        self._spent = {text: self._spent.get(text, 0.0) for text in gained}
-
-    def took(self, gained: Mapping[int, int], seconds: float, plain: float) -> None:
-        """Note the seconds of that round, and those of a plain one."""
+        """Note the tokens that each text gained in a round."""
+        self._round += 1
+        self._last = gained
         for text, new in gained.items():
-            self._ahead[text] += new * plain - seconds
-            self._spent[text] += seconds
+            its = self._texts.setdefault(text, _Text())
+            its.tokens, its.rounds, its.heard = _LEFT * its.tokens + new, _LEFT * its.rounds + 1, self._round
+        for text in [text for text, its in self._texts.items() if self._round - its.heard > _GONE]:
+            del self._texts[text]
+
+    def took(self, seconds: float, plain: float) -> None:
+        """Note the seconds of that round, and those that it would have had without drafts."""
+        for text, new in self._last.items():
+            self._texts[text].ahead += new * plain - seconds
+            self._texts[text].spent += seconds
+
+    def forget(self, texts: Iterable[int]) -> None:
+        """Drop what is known of some texts: others begin under their numbers."""
+        for text in texts:
+            self._texts.pop(text, None)
+
+    def others(self, texts: Sequence[int]) -> list[int]:
+        """The texts of the last round beside these."""
+        return [text for text in self._last if text not in texts]
 
     def of(self, texts: Sequence[int], plain: float, come: float) -> Shares | None:
-        """What counts for texts that share the next round; None for one text. The others are those of `Shares`."""
-        if len(texts) == 1:
+        """What counts for texts that share the next round; None if there is but one. The others are `Shares`'s."""
+        others = self.others(texts)
+        if len(texts) + len(others) == 1:
             return None
-        slow = np.array([self._rounds.get(text, 1.0) / self._tokens.get(text, 1.0) for text in texts])
-        late = [self._ahead.get(text, 0.0) + _LATER * self._spent.get(text, 0.0) for text in texts]
-        room = np.maximum(np.array(late) + _AT_ONCE * plain, -plain)
+        new = _Text()
+        known = [self._texts.get(text, new) for text in (*texts, *others)]
+        slow = np.array([its.rounds / its.tokens for its in known[: len(texts)]])
+        late = np.array([its.ahead + _LATER * its.spent for its in known])
+        room = np.maximum(late + _AT_ONCE * plain, -plain)
         weights = slow**2 * (len(slow) / (slow**2).sum())
-        return Shares(weights, room, plain, come, plain * (1 + _LONGEST / len(texts)))
+        own, theirs = room[: len(texts)], float(room[len(texts) :].min(initial=np.inf))
+        return Shares(weights, own, theirs, plain, come, plain * (1 + _LONGEST / len(known)))

@@ -100,4 +100,5 @@ def headers(error: ServeError) -> dict[str, str]:
     """The headers of an answer with an error."""
     if error.again is not None:
         return {"retry-after": str(error.again)}
-    return {"x-should-retry": "false"}
+    found = {"x-should-retry": "false"}
+    return {**found, "connection": "close"} if error.status == 408 else found  # the rest of it may still come
