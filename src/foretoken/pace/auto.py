@@ -229,9 +229,10 @@ class AutoPace:
                 its.gains.heard(expected, came, self._rounds)
             if expected > 0 and len(now.choice.lengths) > 1:
                 its.shared_gains.heard(expected, came, self._rounds)
-                seconds = record.propose_seconds + record.check_seconds
-                its.shared.heard(now.choice.seconds / now.slower / now.plain, seconds / self._plain(record))
-                its.shared_at = self._rounds
+                seconds, plain = record.propose_seconds + record.check_seconds, self._plain(record)
+                if plain > 0:  # not on a clock that stands still
+                    its.shared.heard(now.choice.seconds / now.slower / now.plain, seconds / plain)
+                    its.shared_at = self._rounds
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
             if its.yields is None:
