@@ -106,7 +106,7 @@ def times_plain(rates: Sequence[float], curve: Price = ZEN4) -> tuple[float, flo
 )
 def test_no_text_is_left_behind_by_drafts_for_the_others(rates: tuple[float, ...], curve: Price) -> None:
     last, mean, sent = times_plain(rates, curve)
-    assert last > 0.965
+    assert last > (0.97 if curve is ZEN4 else 0.965)
     assert mean > 0.985
     assert sent
 

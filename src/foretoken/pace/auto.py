@@ -260,8 +260,8 @@ class AutoPace:
         rows = len(sequences) * (1 + most)
         checks, factor, again = self._checks(sequences, rows), its.drafting.of(1.0), its.catching_up.value
         plain = float(checks[len(sequences)])
-        shares = self._sharing.of(sequences, plain, 1.0)
         came = its.gains.value(self._rounds) if its.gains else 1.0
+        shares = self._sharing.of(sequences, plain, came)
         slower = 1.0 if shares is None else its.slower(self._rounds)
         if level.free:
             choice = best(
@@ -270,7 +270,7 @@ class AutoPace:
                 lambda rows, longest: (
                     np.where(longest > 0, slower, 1.0) * (checks[rows] + factor * inner.drafting(longest))
                 ),
-                None if shares is None else shares._replace(come=came),
+                shares,
             )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + slower * again * choice.tokens)
@@ -297,15 +297,16 @@ class AutoPace:
         together, most = len(sequences), self._levels.levels[way.start].most.rows
         means = [yields.of(self._kinds[sequence], self._rounds) for sequence in sequences]
         checks = self._checks(sequences, together * (1 + most))[together * np.arange(1, most + 2)]
-        each = self._ways[way].drafting.of(inner.each_pass)
+        its = self._ways[way]
+        each = its.drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
-        its, came, slower = self._ways[way], 1.0, 1.0
+        # of texts together: they differ from the average, and passes have more rows than were ever measured
+        came, slower = its.shared_gains.value(self._rounds), its.slower(self._rounds)
         shares = self._sharing.of(sequences, float(checks[0]), came)
-        if shares is not None:  # texts differ from the average, and passes have more rows than were ever measured
-            came, slower = its.shared_gains.value(self._rounds), its.slower(self._rounds)
-            shares = shares._replace(come=came)
-        seconds = slower * (float(checks[rows]) + passes * each + self._ways[way].catching_up.value * tokens)
+        if shares is None:
+            came = slower = 1.0
+        seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
         plain = together / float(checks[0])
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds

@@ -125,7 +125,7 @@ class PassCost:
 class Correction:
     """The factor between the seconds that something takes and those that were predicted: a median of the last ones.
 
-    It begins with predictions that were right, so that one that was wrong does not count alone.
+    It begins with `right` predictions that were right, so that one that was wrong does not count alone.
     """
 
     def __init__(self, right: int = 2) -> None:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
 _PAGES = frozenset(("/", "/docs", "/openapi.json"))  # nothing of the model; and a browser sends no key with them
 _FORM = (b"content-type", b"application/x-www-form-urlencoded")
-_AT_LEAST = 0.05  # seconds
+_AT_LEAST = 0.05  # seconds for each part of a body, however late it is: it may have come already
 REFUSED = "foretoken.refused"  # in a scope: why the rest of its body was not read
 
 
@@ -113,7 +113,7 @@ class Guard:
                 return await receive()
             left = began + self._patience.for_body(came) - time.monotonic()
             try:
-                message = await asyncio.wait_for(receive(), max(left, _AT_LEAST))  # it may have come already
+                message = await asyncio.wait_for(receive(), max(left, _AT_LEAST))
             except TimeoutError:
                 scope[REFUSED] = self._too_late()
                 raise scope[REFUSED] from None

@@ -26,7 +26,7 @@ class Patience:
         seconds = self.seconds
         base: Any = AutoHTTPProtocol  # h11's or httptools' class: which one depends on what is installed
 
-        class Patient(base):  # type: ignore[misc]
+        class Patient(base):  # type: ignore[misc]  # uvicorn chooses the class when it is imported: no type names it
             def __init__(self, *args: Any, **settings: Any) -> None:
                 super().__init__(*args, **settings)
                 self._late: asyncio.TimerHandle | None = None
