@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
+
+LONG = {0: 10_000}  # how many tokens a text may still gain that does not end soon
 
 
 class Wild:
@@ -19,7 +21,7 @@ class Wild:
         self._chance = random.Random(seed)
         self.drawn: set[tuple[int, ...]] = set()
 
-    def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
         chosen = {sequence: tuple(self._cut(budget) for budget in self._budgets) for sequence in sequences}
         self.drawn.update(tuple(budget.rows for budget in budgets) for budgets in chosen.values())
         return chosen

@@ -8,6 +8,7 @@ import pytest
 
 from foretoken.loop.beside import SLOWER, Beside
 from foretoken.loop.schedule import Live, Schedule
+from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Request
 
@@ -54,22 +55,29 @@ def rounds(beside: Beside, usual: float, each: float, count: int) -> list[int]:
 
 @pytest.mark.parametrize(("usual", "each"), [(0.07, 0.004), (0.011, 0.0006), (0.5, 0.02)])
 def test_a_round_that_reads_takes_so_many_times_as_long_as_usual(usual: float, each: float) -> None:
-    rows = rounds(Beside(24, 256), usual, each, 12)[-1]
+    rows = rounds(Beside(256), usual, each, 12)[-1]
     assert (usual + each * rows) / usual == pytest.approx(SLOWER, abs=each / usual + 0.01)
 
 
 def test_the_rows_have_bounds_and_follow_the_machine() -> None:
-    beside = Beside(24, 256)
+    beside = Beside(256)
     assert beside.rows == 24
     assert rounds(beside, 0.07, 0.0, 10)[-1] == 256
     assert rounds(beside, 0.07, 1.0, 30)[-1] == 4
-    slow = rounds(Beside(24, 256), 0.07, 0.008, 10)[-1]
-    beside = Beside(24, 256)
+    slow = rounds(Beside(256), 0.07, 0.008, 10)[-1]
+    beside = Beside(256)
     rounds(beside, 0.07, 0.004, 20)
     assert rounds(beside, 0.07, 0.008, 20)[-1] == slow
-    alone = Beside(24, 256)
+    alone = Beside(256)
     alone.heard(RoundRecord(0, {}, {}, {}, 0.0, 9.0, read={0: 200}))  # nobody waits for it
     assert alone.rows == 24
+
+
+def test_prices_that_were_measured_tell_how_many_rows_are_read_at_first() -> None:
+    assert Beside(256, Price({1: 0.06, 32: 0.09, 96: 0.154})).rows == 92, "a pass of 0.15 seconds"
+    assert Beside(64, Price({1: 0.06, 32: 0.09, 96: 0.154})).rows == 64
+    assert Beside(256, Price({1: 0.05, 8: 0.06})).rows == 8, "nobody knows what more rows cost"
+    assert Beside(256, Price({1: 0.05, 2: 0.2})).rows == 1
 
 
 def round_of(rows: int, seconds: float, read: int = 0, texts: int = 7) -> RoundRecord:
@@ -81,7 +89,7 @@ def round_of(rows: int, seconds: float, read: int = 0, texts: int = 7) -> RoundR
 
 
 def test_what_longer_drafts_add_is_not_put_down_to_the_prompt() -> None:
-    beside = Beside(24, 256)
+    beside = Beside(256)
     for _ in range(15):
         beside.heard(round_of(7, 0.04 + 7 * 0.018))
     for _ in range(40):  # the texts have begun to repeat themselves, so all draft four tokens more
@@ -96,7 +104,7 @@ def test_no_prompt_is_starved_when_the_machine_gets_slower_while_it_is_read(text
     def seconds(rows: int) -> float:
         return 0.13 + 0.004 * rows
 
-    beside, left, read = Beside(24, 256), 2000, []
+    beside, left, read = Beside(256), 2000, []
     for _ in range(15):
         beside.heard(round_of(texts, seconds(texts), texts=texts))
     while left > 0:
@@ -110,7 +118,7 @@ def test_no_prompt_is_starved_when_the_machine_gets_slower_while_it_is_read(text
 
 
 def test_a_machine_that_gets_faster_does_not_make_the_others_wait() -> None:
-    beside = Beside(24, 256)
+    beside = Beside(256)
     for _ in range(15):
         beside.heard(round_of(1, 0.3, texts=1))
     for at in range(30):

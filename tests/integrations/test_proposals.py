@@ -151,8 +151,8 @@ class _Heard:
         self._pace = pace
         self.records: list[RoundRecord] = []
 
-    def choose(self, sequences: Any) -> Any:
-        return self._pace.choose(sequences)
+    def choose(self, sequences: Any, left: Any) -> Any:
+        return self._pace.choose(sequences, left)
 
     def heard(self, record: RoundRecord) -> None:
         self.records.append(record)

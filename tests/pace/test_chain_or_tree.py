@@ -17,6 +17,7 @@ from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
 from foretoken.transcript.record import record
+from tests.paces import LONG
 
 CHECK = Price({1: 0.064, 16: 0.072, 32: 0.130})
 PASS = {0: 0.0, 1: 0.019, 2: 0.030}  # seconds of a pass of the draft, by the width of what it drafts
@@ -30,7 +31,7 @@ def run(
     itself."""
     widths, made, spent = Counter[int](), 0, 0.0
     for turn in range(rounds):
-        budget = pace.choose([0])[0][0]
+        budget = pace.choose([0], LONG)[0][0]
         width = budget.width if budget.rows else 0
         depth, rows, likely = {
             0: (0, 0, 0.0),

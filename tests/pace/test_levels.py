@@ -14,6 +14,7 @@ from foretoken.pace.levels import Levels, Paced
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
+from tests.paces import LONG
 
 COPY = Price({1: 0.3, 4: 0.31, 8: 0.4, 16: 0.7, 32: 1.4})
 MOST = Budget(32, 32)
@@ -96,7 +97,7 @@ def test_the_first_level_is_left_out_where_the_one_below_is_worth_more() -> None
     pace, used = AutoPace(ladder(), PassCost(Price({1: 1.0, 16: 1.1, 32: 2.2}), Moment())), []
     chance = random.Random(1)
     for count in range(2000):
-        budgets = pace.choose([0])[0]
+        budgets = pace.choose([0], LONG)[0]
         allowed = tuple(budget.rows for budget in budgets)
         length = next((rows for rows in allowed if rows), 0)
         right = 0

@@ -61,7 +61,7 @@ def paced(rates: Sequence[float], seed: int, machine: Machine, plain: int = 0) -
     spent, sent, turn = 0.0, 0, 0
     while left:
         drafting = [text for text in left if text < len(rates)]
-        budgets = pace.choose(drafting) if drafting else {}
+        budgets = pace.choose(drafting, left) if drafting else {}
         drafted = {text: min(budgets[text][0].rows, left[text] - 1) if text in budgets else 0 for text in left}
         accepted = {text: _accepted(count, rates[text], chance) if count else 0 for text, count in drafted.items()}
         gained = {text: count + 1 for text, count in accepted.items()}
@@ -106,7 +106,7 @@ def times_plain(rates: Sequence[float], curve: Price = ZEN4) -> tuple[float, flo
 )
 def test_no_text_is_left_behind_by_drafts_for_the_others(rates: tuple[float, ...], curve: Price) -> None:
     last, mean, sent = times_plain(rates, curve)
-    assert last > (0.97 if curve is ZEN4 else 0.965)
+    assert last > 0.975
     assert mean > 0.985
     assert sent
 
@@ -114,10 +114,10 @@ def test_no_text_is_left_behind_by_drafts_for_the_others(rates: tuple[float, ...
 @pytest.mark.parametrize(
     ("rates", "curve", "least"),
     [
-        ((0.1, *(0.97,) * 7), ZEN4, 1.04),
-        ((0.1, *(0.97,) * 7), AMX, 1.7),
+        ((0.1, *(0.97,) * 7), ZEN4, 1.02),
+        ((0.1, *(0.97,) * 7), AMX, 1.55),
         ((0.1, *(0.97,) * 15), AMX, 1.15),
-        ((0.0, 0.3, 0.5, 0.9) * 4, AMX, 1.08),
+        ((0.0, 0.3, 0.5, 0.9) * 4, AMX, 1.03),
         ((0.2, 0.97), ZEN4, 1.6),
     ],
 )
@@ -152,13 +152,19 @@ def test_texts_that_draft_nothing_do_not_pay_for_one_that_does() -> None:
         assert ends[-1] < TOKENS * ZEN4.of(8) / 0.95
 
 
+def told(sharing: Sharing, gained: dict[int, int], read: dict[int, int] | None = None, drafts: float = 0.5) -> None:
+    """A round of a second and what drafts add to it."""
+    record = RoundRecord(0, dict.fromkeys(gained, 0), gained, gained, 0.0, 1.0 + drafts, read=read or {})
+    sharing.heard(record, 1.0 + drafts, 1.0, drafts)
+
+
 def test_what_a_token_is_worth_and_what_a_text_may_lose() -> None:
     sharing = Sharing()
-    assert sharing.of([0], 1.0, 1.0) is None, "nobody else waits"
+    assert sharing.of([0], {0: 99}, 1.0, 1.0) is None, "nobody else waits"
+    both = {0: 99, 1: 99}
     for _ in range(100):
-        sharing.heard({0: 1, 1: 4})
-        sharing.took(1.5, 1.0)
-    shares = sharing.of([0, 1], 1.0, 0.5)
+        told(sharing, {0: 1, 1: 4})
+    shares = sharing.of([0, 1], both, 1.0, 0.5)
     assert shares is not None
     slow, fast = shares.weights
     assert slow + fast == pytest.approx(2.0)
@@ -168,17 +174,58 @@ def test_what_a_token_is_worth_and_what_a_text_may_lose() -> None:
     gained = np.array([[0.0, 9.0], [3.9, 9.0], [4.1, 0.0], [4.1, 0.0]])
     seconds = np.array([1.01, 2.0, 2.0, 5.1])
     assert shares.leave_behind(gained, seconds).tolist() == [True, True, False, True], "the last round is too long"
-    beside = sharing.of([1], 1.0, 1.0)
+    beside = sharing.of([1], both, 1.0, 1.0)
     assert beside is not None
     assert beside.leave_behind(np.array([99.0]), 1.01), "the text beside it gains nothing"
-    sharing.heard({1: 1})
-    again = sharing.of([0, 1], 1.0, 1.0)
+    told(sharing, {1: 1})
+    again = sharing.of([0, 1], both, 1.0, 1.0)
     assert again is not None
     assert again.room[0] == -1.0, "a text that was left out of a round is remembered"
-    sharing.forget([0])
-    new = sharing.of([0, 1], 1.0, 1.0)
+    sharing.begin({1: 99})
+    new = sharing.of([0, 1], both, 1.0, 1.0)
     assert new is not None
-    assert new.room[0] == 0.5
-    for _ in range(300):
-        sharing.heard({1: 1})
-    assert sharing.of([1], 1.0, 1.0) is None
+    assert new.room[0] == pytest.approx(64 * 0.02), "of the time that it is taken to need"
+    short = sharing.of([0, 1], {0: 5, 1: 99}, 1.0, 1.0)
+    assert short is not None
+    assert short.room[0] == pytest.approx(5 * 0.02), "it may not gain more"
+
+
+def test_a_text_whose_prompt_is_read_waits_for_drafts_as_well() -> None:
+    sharing, both = Sharing(), {0: 99, 1: 99}
+    told(sharing, {0: 3})
+
+    def waits() -> float:
+        sharing.begin(both)
+        shares = sharing.of([0], both, 1.0, 1.0)
+        assert shares is not None
+        return shares.others
+
+    before = waits()
+    assert before == pytest.approx(64 * 0.02)
+    told(sharing, {0: 3}, {1: 50})
+    assert waits() == pytest.approx(before - 0.5 + 0.02 * 1.5)
+    told(sharing, {0: 3})  # its prompt waits for another's
+    assert waits() == pytest.approx(before - 1.0 + 0.02 * 3)
+    told(sharing, {0: 3, 1: 1}, {1: 50})
+    told(sharing, {0: 1, 1: 1}, drafts=0.0)
+    assert waits() == pytest.approx(before - 1.5 + 0.02 * 5.5)
+    told(sharing, {0: 3}, {1: 50}, drafts=0.0)
+    assert waits() == pytest.approx(before + 0.02), "another text under the same number"
+
+
+def test_nothing_is_tried_that_would_leave_a_text_behind() -> None:
+    """Nor is a copy looked at in each round, where texts have no time for it."""
+    moment = Moment()
+    copy = Paced("mxfp4", Budget(24, 24, 2), True, (0.9,), PassCost(AMX, moment), ends=True)
+    pace = AutoPace([copy, Paced("lookup", Budget(24, 24), True, (0.0,))], PassCost(AMX, moment))
+    left, spent, made = dict.fromkeys(range(16), 200), 0.0, 0
+    for turn in range(200):
+        budgets = pace.choose(list(left), left)
+        made += any(each[0].rows for each in budgets.values())
+        drafted = {text: 4 * bool(each[0].rows) for text, each in budgets.items()}
+        took = 0.4 if any(drafted.values()) else 0.0  # four passes of the copy, as dear as the model's
+        spent += took + AMX.of(16 + sum(drafted.values()))
+        gained = dict.fromkeys(left, 1)
+        pace.heard(RoundRecord(turn, drafted, dict.fromkeys(left, 0), gained, took, AMX.of(16), budgets=budgets))
+    assert spent < 1.03 * 200 * AMX.of(16)
+    assert made < 4

@@ -22,6 +22,7 @@ from foretoken.pace.levels import Paced
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
+from tests.paces import LONG
 
 MOST = 24
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 11, 13, 15, 20, MOST)  # the fixed ones that are tried
@@ -92,7 +93,7 @@ def paced(rate: World, draft: float, tokens: int, before: float = 0.0) -> float:
         moment = Moment()
         cost = PassCost(Price({1: 0.3}), moment) if draft else None
         pace = AutoPace([Paced("copy", Budget(MOST, MOST), True, (0.7,), cost)], PassCost(MEASURED, moment))
-        spent += run(rate, draft, tokens, lambda pace=pace: pace.choose([0])[0][0].rows, pace, seed, before)
+        spent += run(rate, draft, tokens, lambda pace=pace: pace.choose([0], LONG)[0][0].rows, pace, seed, before)
     return spent
 
 
@@ -124,7 +125,7 @@ def test_a_copy_whose_first_draft_is_slow_and_refused_is_not_given_up(expected: 
     copy = Paced("copy", Budget(MOST, MOST), True, expected.shares, PassCost(MEASURED_COPY, moment), expected.weight)
     lookup = Paced("lookup", Budget(MOST, MOST), True, LOOKUP.usual)
     pace = AutoPace([copy, lookup], PassCost(MEASURED, moment))
-    count = pace.choose([0])[0][0].rows
+    count = pace.choose([0], LONG)[0][0].rows
     assert count
     works = tuple(Work("copy", 1, at, 0.020, 1, passes=1, cost={}) for at in range(count))
     work = (replace(works[0], seconds=0.045), *works[1:])  # the first pass touches the weights for the first time
@@ -133,7 +134,9 @@ def test_a_copy_whose_first_draft_is_slow_and_refused_is_not_given_up(expected: 
         0, {0: count}, {0: 0}, {0: 1}, seconds, 0.068, work={0: work}, budgets={0: (Budget(count, count), Budget(0, 0))}
     )
     pace.heard(record)
-    assert (pace.choose([0])[0][0].rows > 1) == kept, "what copies were measured to have is doubted later than a guess"
+    assert (pace.choose([0], LONG)[0][0].rows > 1) == kept, (
+        "what copies were measured to have is doubted later than a guess"
+    )
 
 
 def test_a_text_whose_kind_changes_is_drafted_better_than_by_any_fixed_length() -> None:
@@ -198,7 +201,7 @@ def test_where_rounds_are_short_the_pace_computes_in_few_of_them(monkeypatch: py
     pace = AutoPace([Paced("lookup", Budget(MOST, MOST), True, (0.5,))], PassCost(MEASURED, Moment()))
     taken, short = 0.0, 2e-4
     for turn in range(4000):
-        count = pace.choose([0])[0][0].rows
+        count = pace.choose([0], LONG)[0][0].rows
         assert turn < 100 or count > 3, "what was learned is still used"
         record = RoundRecord(
             turn, {0: count}, {0: count}, {0: count + 1}, 0.0, short, budgets={0: (Budget(count, count),)}

@@ -56,7 +56,7 @@ def test_the_first_rounds_and_some_later_ones_have_no_draft_for_each_number_of_t
     pace = PlainAtTimes(FixedPace([Budget(4, 4), Budget(2, 2)]))
 
     def drafts(texts: int, *, reads: bool = False) -> bool:
-        chosen = pace.choose(range(texts))
+        chosen = pace.choose(range(texts), dict.fromkeys(range(texts), 100))
         assert set(chosen) == set(range(texts))
         assert all(len(budgets) == 2 for budgets in chosen.values())
         drafted = chosen[0][0].rows

@@ -9,6 +9,7 @@ from foretoken.pace.fixed import FixedPace
 from foretoken.pace.waiting import WaitingPace
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
+from tests.paces import LONG
 from tests.tiny import needs_native
 
 TREE, LOOKUP = Budget(400, 160, 4, 0.3), Budget(8, 8)
@@ -38,11 +39,11 @@ class Disk:
 def test_trees_are_as_large_as_a_check_has_time_for(seconds: float, nodes: int) -> None:
     disk = Disk(seconds)
     pace = WaitingPace(FixedPace([TREE, LOOKUP]), lambda: disk.waited)
-    assert pace.choose([0])[0][0].rows == 160
+    assert pace.choose([0], LONG)[0][0].rows == 160
     pace.heard(disk.check(0, 1))  # the shortest pass: as long as the reading
     for number in range(1, 12):
         pace.heard(disk.read(number, 100) if number % 3 == 1 else disk.check(number, pace.nodes + 1, drafting=0.4))
-        first, lookup = pace.choose([0])[0]
+        first, lookup = pace.choose([0], LONG)[0]
         assert (first.depth, first.width, first.least, lookup) == (160, 4, 0.3, LOOKUP)
         assert first.rows == pytest.approx(nodes, abs=2)
 
@@ -52,7 +53,7 @@ def test_prompts_of_few_tokens_teach_nothing_and_sequences_share_the_nodes() -> 
     pace = WaitingPace(FixedPace([TREE]), lambda: disk.waited)
     pace.heard(disk.read(0, 9))
     assert pace.nodes == 160
-    assert [budgets[0].rows for budgets in pace.choose([3, 4, 5]).values()] == [53, 53, 53]
+    assert [budgets[0].rows for budgets in pace.choose([3, 4, 5], {3: 100, 4: 100, 5: 100}).values()] == [53, 53, 53]
     pace.heard(disk.read(2, 100))
     assert pace.nodes == 120
 

@@ -259,12 +259,11 @@ class Proposals:
 
     def _draft(self, texts: Sequence[_Text]) -> None:
         """Make the next drafts."""
-        chosen = self.pace.choose([text.sequence for text in texts]) if texts else {}
+        left = {text.sequence: self._may_gain(text) for text in texts}
+        chosen = self.pace.choose(list(left), left) if texts else {}
         self._turns = {}
         for text in texts:
-            left = self.context_length - len(text.seen)
-            left = left if text.left is None else min(left, text.left)
-            most = 0 if text.silent else max(0, min(self.most, left - 1))
+            most = 0 if text.silent else max(0, min(self.most, left[text.sequence] - 1))
             turn = Turn.of(text.sequence, text.round, len(text.seen), chosen[text.sequence])
             turn = self._turns[text.sequence] = _allowing(turn, most)
             if turn.most.rows and self.mirror is not None:
@@ -277,6 +276,10 @@ class Proposals:
         for text in texts:
             text.sent = drafts.get(text.sequence)
         self.drafted += sum(map(len, drafts.values()))
+
+    def _may_gain(self, text: _Text) -> int:
+        left = self.context_length - len(text.seen)
+        return left if text.left is None else min(left, text.left)
 
 
 def _goes_on(seen: Tokens, tokens: Tokens) -> bool:

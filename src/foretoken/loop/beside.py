@@ -6,9 +6,11 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
+from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 
 SLOWER = 2.5  # times as long as usual is a round that reads a part of a prompt as well
+_FIRST = 24  # rows that are read before anything is known
 _LAST, _SURE = 15, 3  # rounds that are remembered, and how many of them tell what is usual
 _LEAST = 4  # rows that are read in any case: a stall while all of this is learned must not starve a prompt
 _NEAR = 5  # rounds that read, behind one that only decodes, from which is learned
@@ -23,10 +25,11 @@ class Beside:
     read may also check longer drafts than usual; what these add is not put down to the prompt either. And a row is
     never taken to add more than the rows of usual rounds take on average.
 
-    first: the rows before anything is known. most: the most rows.
+    most: the most rows. price: of passes by their rows, if it was measured: it tells how many rows are read at first.
     """
 
-    def __init__(self, first: int, most: int) -> None:
+    def __init__(self, most: int, price: Price | None = None) -> None:
+        first = _FIRST if price is None else _rows_within(price)
         self._first, self._most = min(first, most), most
         self._usual: deque[_Round] = deque(maxlen=_LAST)
         self._shares: deque[float] = deque(maxlen=_LAST)  # of a usual check's seconds, that a row has added
@@ -66,6 +69,12 @@ class Beside:
     @property
     def _its_usual(self) -> _Round:
         return _Round(*(median(values) for values in zip(*self._usual, strict=True)))
+
+
+def _rows_within(price: Price) -> int:
+    """The rows of a pass that takes `SLOWER` times as long as one of a single row, among those that were measured."""
+    measured = range(1, max(price.seconds) + 1)
+    return max(rows for rows in measured if price.of(rows) <= SLOWER * price.of(1))
 
 
 class _Round(NamedTuple):

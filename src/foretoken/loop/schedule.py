@@ -39,6 +39,15 @@ class Live:
         """The tokens that the drafter was told as guesses, and that no verdict has settled yet."""
         return [token for guess in self.under_way for token in guess or ()]
 
+    @property
+    def reaches(self) -> int:
+        """The position at which the next draft begins, if all guesses are right."""
+        return self.position + len(self.guessed)
+
+    def may_gain(self, context_length: int) -> int:
+        """How many tokens may follow those that are known or guessed."""
+        return limit(self.request, context_length) - (self.reaches - len(self.request.prompt))
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -81,16 +90,16 @@ class Schedule:
         if len(ready) > 1 and self.shared_rows is not None:
             rows = min(rows, self.shared_rows)
         most = max(0, rows - len(ready)) // max(1, len(ready))
+        left = {s.request.sequence: s.may_gain(context_length) for s in live}
+        ready = [s for s in ready if left[s.request.sequence] > 0]  # the others end with their guessed tokens
         paced = [s.request.sequence for s in ready if not s.request.first_level]
-        budgets = {**(pace.choose(paced) if paced else {}), **self._named(ready)}
+        budgets = {**(pace.choose(paced, left) if paced else {}), **self._named(ready)}
         turns = []
         for s in ready:
-            position = s.position + len(s.guessed)
-            left = limit(s.request, context_length) - (position - len(s.request.prompt))
-            if left > 0:  # otherwise the guessed tokens end the sequence
-                # the sequence's last token can always be a bonus, so the draft need not reach it
-                own = [_cut(b, most).within(left - 1) for b in budgets[s.request.sequence]]
-                turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, own))
+            sequence = s.request.sequence
+            # the sequence's last token can always be a bonus, so the draft need not reach it
+            own = [_cut(b, most).within(left[sequence] - 1) for b in budgets[sequence]]
+            turns.append(Turn.of(sequence, s.round + len(s.under_way), s.reaches, own))
         return turns
 
     def _named(self, ready: Iterable[Live]) -> dict[int, Sequence[Budget]]:

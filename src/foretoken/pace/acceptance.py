@@ -59,6 +59,7 @@ class Tendency:
 
     shifts: list[float] = field(default_factory=lambda: [0.0] * len(_STEPS))
     foreseen: list[float] = field(default_factory=lambda: [0.0] * len(_STEPS))  # recent log likelihood
+    shift: float = 0.0  # the mean of the estimates, by how well they foresaw
 
     def heard(self, chance: float, accepted: bool) -> None:
         """Note whether a token was accepted that is accepted with this probability on average."""
@@ -67,13 +68,9 @@ class Tendency:
             self.foreseen[which] *= _FADE
             self.foreseen[which] += math.log(max(1e-3, expected if accepted else 1 - expected))
             self.shifts[which] += step * (accepted - expected)
-
-    @property
-    def shift(self) -> float:
-        """The mean of the estimates, by how well they foresaw."""
         best = max(self.foreseen)
         weights = [math.exp(each - best) for each in self.foreseen]
-        return sum(w * s for w, s in zip(weights, self.shifts, strict=True)) / sum(weights)
+        self.shift = sum(w * s for w, s in zip(weights, self.shifts, strict=True)) / sum(weights)
 
 
 class Acceptance:

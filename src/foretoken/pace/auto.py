@@ -3,61 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import thread_time
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.pace.acceptance import Acceptance
-from foretoken.pace.cost import Correction, LearnedCost, Ratio, Recently
+from foretoken.pace.cost import LearnedCost
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
 from foretoken.pace.sharing import Sharing
-from foretoken.pace.yields import Yield, Yields, usual, usual_of_chain
+from foretoken.pace.ways import Way, ways_of
+from foretoken.pace.yields import Yield, Yields
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
 
 _RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
 _EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
+_AGAIN = 8  # rounds after which a way of drafting is looked at again that was not worth it
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
+_OF_SAVED = 0.05  # share of what drafts have saved several texts which it may take, too, but at most as much again
 _ALWAYS = 32  # rounds at the beginning in which it may take more
 _DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is taken to cost: opinions may be wrong
-_FADES = 0.5 ** (1 / 64)  # of how much longer than expected shared rounds take, with each round
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
 _Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' texts have reached, by sequence
-
-
-class _Way(NamedTuple):
-    """A way of drafting: the level at which drafts begin, with the levels above it left out, and how wide they are. A
-    level of trees that end themselves can draft a chain instead, which is a tree of width 1."""
-
-    start: int
-    width: int
-
-
-@dataclass
-class _Known:
-    """What is known of one way of drafting."""
-
-    accepted: Acceptance
-    yields: Yields | None = None  # of trees that end themselves
-    drafting: Correction = field(default_factory=Correction)
-    catching_up: Recently = field(default_factory=Recently)  # seconds for each token, before a draft's first pass
-    gains: Ratio | None = None  # of chains beside trees: draft tokens that were accepted, over those expected
-    # of rounds that several texts share, over what was expected: seconds, and of trees such draft tokens
-    shared: Correction = field(default_factory=lambda: Correction(1))
-    shared_at: int = 0  # the last round in which it was heard of
-    shared_gains: Ratio = field(default_factory=Ratio)
-
-    def slower(self, now: int) -> float:
-        """How many times the expected seconds a shared round takes. What was heard fades: nobody drafts where it
-        seems to cost too much, and nothing would correct that."""
-        return float(self.shared.of(1.0) ** (_FADES ** (now - self.shared_at)))
-
-    tried: int = 0  # the last round in which it was used
 
 
 class _Plan(NamedTuple):
@@ -65,7 +35,7 @@ class _Plan(NamedTuple):
     many of the draft tokens that are expected have come, of late. slower: how many times the seconds, which `choice`
     has. plain: seconds of a round without drafts. leaves_behind: whether a text would lose more than it may."""
 
-    way: _Way
+    way: Way
     choice: Choice
     inner: Inner
     least: float = 0.0
@@ -114,17 +84,12 @@ class AutoPace:
         self._check = check
         self._kind = kind
         self._kinds: dict[int, int] = {}  # of the places where the drafts of this round begin
-        free = [level.free for level in levels]
-        self._ways: dict[_Way, _Known] = {}
-        for at, level in enumerate(levels):
-            if at and not all(free[: at + 1]):
-                continue
-            yields = _yields(level)
-            self._ways[_Way(at, level.most.width)] = _Known(Acceptance(level.expected, level.weight), yields)
-            if yields is not None and level.most.width > 1:
-                self._ways[_Way(at, 1)] = _Known(Acceptance(level.expected, level.weight), gains=Ratio())
+        self._left: Mapping[int, int] = {}  # tokens that each sequence under way may still gain
+        self._ways = ways_of(levels)
         self._rounds = 0
+        self._looked_for: tuple[int, ...] = ()  # the texts of the last choice
         self._seconds = 0.0  # that rounds have taken so far
+        self._saved = 0.0  # seconds that texts have saved on average in rounds that they shared
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._sharing = Sharing()
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
@@ -132,11 +97,14 @@ class AutoPace:
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
         self._last: dict[_Place, dict[int, tuple[Budget, ...]]] = {}  # choices
 
-    def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
-        """The budgets of each sequence that may draft in the next round."""
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
+        """The budgets of each sequence that may draft in the next round. left: how many tokens each sequence under way
+        may still gain, with those that may not draft, or whose prompts are being read: they wait for the drafts."""
         if not sequences:
             return {}
         began = thread_time()
+        self._sharing.begin(left)
+        self._left = left
         chosen = self._chosen(sequences)
         self.arithmetic += thread_time() - began
         return chosen
@@ -147,10 +115,13 @@ class AutoPace:
         self._now = None
         if self._in_haste and (like := self._like(place)) is not None:
             return like
-        plans = [self._plan(way, sequences) for way in self._ways]
+        plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         fair = [each for each in plans if not each.leaves_behind]
         plan = best = max([self._nothing(sequences), *fair] if free else plans, key=lambda each: each.rate)
+        for each in plans if free else ():
+            if each.leaves_behind or not each.drafts:
+                self._ways[each.way].again = self._rounds + _AGAIN
         if not best.drafts or len(plans) > 1:
             plan = self._probed(best, plans, sequences)
         if plan.drafts:
@@ -164,6 +135,16 @@ class AutoPace:
             self._last[place] = chosen  # as the latest
         return chosen
 
+    def _worth_a_look(self, sequences: Sequence[int]) -> list[Way]:
+        """The ways of drafting, without those that were not worth it a few rounds ago for the same texts: to look at
+        each of them takes time. A lookup can be worth it in any round."""
+        if tuple(sequences) != self._looked_for:
+            self._looked_for = tuple(sequences)
+            for its in self._ways.values():
+                its.again = 0
+        levels = self._levels.levels
+        return [w for w, its in self._ways.items() if its.again <= self._rounds or levels[w.start].cost is None]
+
     def _like(self, place: _Place) -> dict[int, tuple[Budget, ...]] | None:
         """The last choice for such places, or else the last one for these sequences: with many of them, places are
         seldom the same twice."""
@@ -175,15 +156,18 @@ class AutoPace:
     @property
     def _in_haste(self) -> bool:
         """Whether rounds are so short that choosing and learning in each of them would cost more than it may."""
-        return self._rounds > _ALWAYS and self.arithmetic > _ARITHMETIC * self._seconds
+        may = _ARITHMETIC * self._seconds
+        may += min(may, _OF_SAVED * max(0.0, self._saved))
+        return self._rounds > _ALWAYS and self.arithmetic > may
 
     def heard(self, record: RoundRecord) -> None:
         """Learn from a round."""
         self._rounds += 1
         self._seconds += record.propose_seconds + record.check_seconds
-        self._sharing.heard(record.new_tokens)
-        if not record.read:
-            self._sharing.took(record.propose_seconds + record.check_seconds, self._plain(record))
+        seconds, plain, drafts = record.propose_seconds + record.check_seconds, *self._shares_of_time(record)
+        self._sharing.heard(record, seconds, plain, drafts)
+        if not record.read and len(record.new_tokens) > 1:
+            self._saved += plain * sum(record.new_tokens.values()) / len(record.new_tokens) - seconds
         if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
             self._forget(tuple(record.read))
         elif not self._in_haste:
@@ -199,8 +183,19 @@ class AutoPace:
         rows = max(1, sum(1 + count for count in record.drafted.values()))
         return record.check_seconds * self._check.of(max(1, len(record.drafted))) / self._check.of(rows)
 
+    def _shares_of_time(self, record: RoundRecord) -> tuple[float, float]:
+        """The seconds of a plain round with the same texts but for those whose prompts were read, and the seconds that
+        drafts have added to this round."""
+        if not record.read:
+            plain = self._plain(record)
+            return plain, record.propose_seconds + record.check_seconds - plain
+        texts, rows = len(record.drafted), sum(1 + count for count in record.drafted.values())
+        if not texts or not self._check.known:
+            return 0.0, record.propose_seconds
+        plain = self._check.of(texts)
+        return plain, record.propose_seconds + self._check.of(rows) - plain
+
     def _forget(self, sequences: Sequence[int]) -> None:
-        self._sharing.forget(sequences)
         for each in self._ways.values():
             each.accepted.forget(sequences)
         self._levels.forget(sequences)
@@ -216,7 +211,7 @@ class AutoPace:
             return
         first = next(iter(drafting))  # all sequences draft in one way
         start = record.begins_at(first)
-        way = _Way(start, record.budgets[first][start].width)
+        way = Way(start, record.budgets[first][start].width)
         if way not in self._ways:
             return
         its = self._ways[way]
@@ -251,17 +246,19 @@ class AutoPace:
         its.drafting.heard(predicted, record.propose_seconds - seconds)
         self._levels.heard(record.work, asked)
 
-    def _plan(self, way: _Way, sequences: Sequence[int]) -> _Plan:
+    def _plan(self, way: Way, sequences: Sequence[int]) -> _Plan:
         level, inner = self._levels.levels[way.start], self._levels.inner(way.start, sequences, way.width)
         its, most = self._ways[way], min(level.most.rows, level.most.depth)
         if its.yields is not None:
             return self._tree(way, sequences, inner, its.yields)
         survival = its.accepted.survival(sequences, most, [self._kinds[s] for s in sequences])
+        ends = np.array([self._left[s] for s in sequences])  # the last token is the target's own
+        survival = np.where(np.arange(1, most + 1) < ends[:, None], survival, 0.0)
         rows = len(sequences) * (1 + most)
         checks, factor, again = self._checks(sequences, rows), its.drafting.of(1.0), its.catching_up.value
         plain = float(checks[len(sequences)])
         came = its.gains.value(self._rounds) if its.gains else 1.0
-        shares = self._sharing.of(sequences, plain, came)
+        shares = self._sharing.of(sequences, self._left, plain, came)
         slower = 1.0 if shares is None else its.slower(self._rounds)
         if level.free:
             choice = best(
@@ -282,7 +279,7 @@ class AutoPace:
 
     def _checks(self, sequences: Sequence[int], most: int) -> NDArray[np.float64]:
         """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text."""
-        others = len(self._sharing.others(sequences))
+        others = len(self._left) - len(sequences)
         return self._check.upto(most + others)[others:]
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
@@ -291,11 +288,12 @@ class AutoPace:
         choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), count)
         return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()))
 
-    def _tree(self, way: _Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
+    def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
         on average."""
         together, most = len(sequences), self._levels.levels[way.start].most.rows
-        means = [yields.of(self._kinds[sequence], self._rounds) for sequence in sequences]
+        by_kind = {kind: yields.of(kind, self._rounds) for kind in {self._kinds[s] for s in sequences}}
+        means = [by_kind[self._kinds[sequence]] for sequence in sequences]
         checks = self._checks(sequences, together * (1 + most))[together * np.arange(1, most + 2)]
         its = self._ways[way]
         each = its.drafting.of(inner.each_pass)
@@ -303,7 +301,7 @@ class AutoPace:
         rows = min(most, round(sum(mean.rows for mean in means) / together))
         # of texts together: they differ from the average, and passes have more rows than were ever measured
         came, slower = its.shared_gains.value(self._rounds), its.slower(self._rounds)
-        shares = self._sharing.of(sequences, float(checks[0]), came)
+        shares = self._sharing.of(sequences, self._left, float(checks[0]), came)
         if shares is None:
             came = slower = 1.0
         seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
@@ -320,7 +318,7 @@ class AutoPace:
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
-        others = [each for each in plans if each.way != plan.way or not plan.drafts]
+        others = [each for each in plans if (each.way != plan.way or not plan.drafts) and not each.leaves_behind]
         if not others or not self._check.known:
             return plan
         other = min(others, key=lambda each: self._ways[each.way].tried)
@@ -364,12 +362,3 @@ def _caught_up(works: Mapping[int, Sequence[Work]]) -> tuple[float, int]:
     read since the last draft."""
     own = [work for each in works.values() for work in each if work.rows and not work.passes]
     return sum(work.seconds for work in own), sum(work.rows for work in own)
-
-
-def _yields(level: Paced) -> Yields | None:
-    """What is expected of a level's drafts that end themselves; None for a level whose drafts do not."""
-    if not level.ends or not level.free:
-        return None
-    share = level.expected[len(level.expected) // 2]
-    expected = usual(share) if level.most.width > 1 else usual_of_chain(share, level.most.longest)
-    return Yields(expected if level.at_once == 1 else expected._replace(passes=1.0), len(level.expected))

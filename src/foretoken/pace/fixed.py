@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
@@ -14,7 +14,7 @@ class FixedPace:
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
 
-    def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence that drafts in the next round."""
         return dict.fromkeys(sequences, self._budgets)
 

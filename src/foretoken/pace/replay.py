@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class ReplayPace:
         self._afterwards = (Budget(0, 0),) * levels
         self._next: dict[int, int] = {}
 
-    def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence in its next round."""
         chosen = {}
         for sequence in sequences:

@@ -14,22 +14,25 @@ a plain one, each text must have gained, or have gained before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretoken.protocol.telemetry import RoundRecord
+
 _Floats = NDArray[np.float64]
 _LEFT = 0.98  # of what was heard, with each round of a text: after 34 rounds, a round counts half
 _UNKNOWN = 4.0  # rounds of one token that are taken to have been before a text's first one
-_LATER = 0.04  # share of its time by which a text may end later than in plain decoding
-_AT_ONCE = 0.5  # plain rounds by which a text may be late at any time: otherwise nothing could be tried
+_LATER = 0.02  # share of its time by which a text may end later than in plain decoding
+# Tokens to come that a text's time is taken to have, or fewer if it may not gain so many. So something can be tried at
+# the beginning. Texts that may gain more often end sooner.
+_TO_COME = 64
 # Plain rounds, divided by the number of texts, that drafts may add to a round. What a draft brings is known on average
 # alone: with many texts there is always one that gains nothing, and it waits.
 _LONGEST = 8.0
-_GONE = 256  # rounds after which a text that gained nothing is forgotten
 
 
 class Shares(NamedTuple):
@@ -59,52 +62,49 @@ class _Text:
     rounds: float = _UNKNOWN
     ahead: float = 0.0  # seconds of plain decoding that it has saved so far
     spent: float = 0.0  # seconds of its rounds
-    heard: int = 0  # the last round in which it gained tokens
+    decodes: bool = False  # whether its prompt is read
 
 
 class Sharing:
-    """Learns how fast each text goes on. Texts that draft nothing share the passes, too."""
+    """Learns how fast each text goes on. Texts that draft nothing share the passes, too, and so do those whose prompts
+    are being read."""
 
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}
-        self._round = 0
-        self._last: Mapping[int, int] = {}
 
-    def heard(self, gained: Mapping[int, int]) -> None:
-        """Note the tokens that each text gained in a round."""
-        self._round += 1
-        self._last = gained
-        for text, new in gained.items():
-            its = self._texts.setdefault(text, _Text())
-            its.tokens, its.rounds, its.heard = _LEFT * its.tokens + new, _LEFT * its.rounds + 1, self._round
-        for text in [text for text, its in self._texts.items() if self._round - its.heard > _GONE]:
+    def begin(self, texts: Container[int]) -> None:
+        """Note which texts are under way in the next round. The others have ended."""
+        for text in [text for text in self._texts if text not in texts]:
             del self._texts[text]
 
-    def took(self, seconds: float, plain: float) -> None:
-        """Note the seconds of that round, and those that it would have had without drafts."""
-        for text, new in self._last.items():
-            self._texts[text].ahead += new * plain - seconds
-            self._texts[text].spent += seconds
+    def heard(self, record: RoundRecord, seconds: float, plain: float, drafts: float) -> None:
+        """Note a round, its seconds, those of a plain one, and those that drafts have added to it."""
+        for text in record.read:
+            its = self._texts.get(text)
+            if its is None or its.decodes:  # a text under the number of one that has ended
+                self._texts[text] = _Text()
+        for text, new in record.new_tokens.items():
+            its = self._texts.setdefault(text, _Text())
+            its.tokens, its.rounds, its.decodes = _LEFT * its.tokens + new, _LEFT * its.rounds + 1, True
+            its.ahead += (new - 1) * plain
+        for text, its in self._texts.items():
+            if text in record.new_tokens or not its.decodes:
+                its.ahead -= drafts
+                its.spent += seconds
 
-    def forget(self, texts: Iterable[int]) -> None:
-        """Drop what is known of some texts: others begin under their numbers."""
-        for text in texts:
-            self._texts.pop(text, None)
-
-    def others(self, texts: Sequence[int]) -> list[int]:
-        """The texts of the last round beside these."""
-        return [text for text in self._last if text not in texts]
-
-    def of(self, texts: Sequence[int], plain: float, come: float) -> Shares | None:
-        """What counts for texts that share the next round; None if there is but one. The others are `Shares`'s."""
-        others = self.others(texts)
-        if len(texts) + len(others) == 1:
+    def of(self, sequences: Sequence[int], left: Mapping[int, int], plain: float, come: float) -> Shares | None:
+        """What counts for texts that share the next round; None if there is but one. sequences: those that may draft.
+        left: how many tokens each text under way may still gain."""
+        if len(left) == 1:
             return None
+        others = [text for text in left if text not in sequences]
         new = _Text()
-        known = [self._texts.get(text, new) for text in (*texts, *others)]
-        slow = np.array([its.rounds / its.tokens for its in known[: len(texts)]])
+        texts = (*sequences, *others)
+        known = [self._texts.get(text, new) for text in texts]
+        slow = np.array([its.rounds / its.tokens for its in known[: len(sequences)]])
         late = np.array([its.ahead + _LATER * its.spent for its in known])
-        room = np.maximum(late + _AT_ONCE * plain, -plain)
+        to_come = np.array([max(0, min(_TO_COME, left[text])) for text in texts])
+        room = np.maximum(late + _LATER * plain * to_come, -plain)
         weights = slow**2 * (len(slow) / (slow**2).sum())
-        own, theirs = room[: len(texts)], float(room[len(texts) :].min(initial=np.inf))
+        own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
         return Shares(weights, own, theirs, plain, come, plain * (1 + _LONGEST / len(known)))

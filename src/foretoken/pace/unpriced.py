@@ -94,9 +94,9 @@ class PlainAtTimes:
         self._vain: dict[int, int] = {}  # by kind: rounds without a draft that told nothing, one after the other
         self._gave_up: dict[int, int] = {}  # by kind: when there had been too many of them
 
-    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""
-        chosen = self._near.choose(sequences)
+        chosen = self._near.choose(sequences, left)
         kind = _kind(len(sequences))
         before = self._plain.get(kind, deque())
         if len(before) == _FIRST and self._rounds - before[-1] < _AGAIN:

@@ -43,12 +43,12 @@ class WaitingPace:
             return max(_LEAST, round(median(self._possible)))
         return max(_LEAST, round(max(self._by_checks))) if self._by_checks else _FIRST
 
-    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""
         each = max(1, self.nodes // max(1, len(sequences)))
         return {
             sequence: [replace(first, rows=min(first.rows, each)), *below]
-            for sequence, (first, *below) in self._near.choose(sequences).items()
+            for sequence, (first, *below) in self._near.choose(sequences, left).items()
         }
 
     def heard(self, record: RoundRecord) -> None:

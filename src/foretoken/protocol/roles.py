@@ -86,8 +86,10 @@ class Verifier(Protocol):
 class Pace(Protocol):
     """Says how much is drafted in a round. It sees what rounds cost and what came of them, and never a token."""
 
-    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
-        """For each of the sequences that may draft now: a budget for each level, nearest to the target first."""
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> Mapping[int, Sequence[Budget]]:
+        """For each of the sequences that may draft now: a budget for each level, nearest to the target first. left: how
+        many tokens each sequence under way may still gain, with those that may not draft, or whose prompts are being
+        read."""
         ...
 
     def heard(self, record: RoundRecord) -> None:

@@ -80,11 +80,11 @@ class UnlessAlone:
     budgets: tuple[Budget, ...]
     is_alone: Callable[[int], bool]
 
-    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
+    def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> Mapping[int, Sequence[Budget]]:
         """As `Pace.choose`."""
         alone = {sequence: self.budgets for sequence in sequences if self.is_alone(sequence)}
         checked = [sequence for sequence in sequences if sequence not in alone]
-        return {**alone, **(self.pace.choose(checked) if checked else {})}
+        return {**alone, **(self.pace.choose(checked, left) if checked else {})}
 
     def heard(self, record: RoundRecord) -> None:
         """As `Pace.heard`. What was not checked teaches nothing."""

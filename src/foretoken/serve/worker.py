@@ -18,6 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from foretoken.api.model import Model
+from foretoken.api.pacing import price_at_start
 from foretoken.api.trusted import changed
 from foretoken.drafters.lookup import PREDICTION
 from foretoken.errors import ForetokenError, PromptError, SettingError
@@ -32,7 +33,6 @@ from foretoken.serve.limits import Limits
 
 log = logging.getLogger(__name__)
 _PREFIXES = 16  # contexts of keys and values that are kept, if it is not known how many there is memory for
-_FIRST = 24  # rows of prompts in a pass that others wait for, before it is known what they cost
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class Worker:
         self._stopping = False
         most = limits.positions if limits.positions is not None else _PREFIXES * limits.context
         self.prefixes = model.keep_prefixes(most) if limits.prefixes else None  # what was read for earlier requests
-        self._beside = Beside(_FIRST, model.settings.prefill_chunk)
+        self._beside = Beside(model.settings.prefill_chunk, price_at_start(model.target))
         self._records: list[RoundRecord] = []  # that of the last round
         self._engine = model.engine(self._records.append, self._beside)
         self._thread = threading.Thread(target=self._work, name="foretoken-serve", daemon=True)
