@@ -9,7 +9,7 @@ from typing import NamedTuple
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 
-SLOWER = 2.5  # times as long as usual is a round that reads a part of a prompt as well
+SLOWER = 2.25  # times as long as usual is a round that reads a part of a prompt as well
 _FIRST = 24  # rows that are read before anything is known
 _LAST, _SURE = 15, 3  # rounds that are remembered, and how many of them tell what is usual
 _LEAST = 4  # rows that are read in any case: a stall while all of this is learned must not starve a prompt
