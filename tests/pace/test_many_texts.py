@@ -184,10 +184,10 @@ def test_what_a_token_is_worth_and_what_a_text_may_lose() -> None:
     sharing.begin({1: 99})
     new = sharing.of([0, 1], both, 1.0, 1.0)
     assert new is not None
-    assert new.room[0] == pytest.approx(64 * 0.02), "of the time that it is taken to need"
+    assert new.room[0] == pytest.approx(64 * 0.025), "of the time that it is taken to need"
     short = sharing.of([0, 1], {0: 5, 1: 99}, 1.0, 1.0)
     assert short is not None
-    assert short.room[0] == pytest.approx(5 * 0.02), "it may not gain more"
+    assert short.room[0] == pytest.approx(5 * 0.025), "it may not gain more"
 
 
 def test_a_text_whose_prompt_is_read_waits_for_drafts_as_well() -> None:
@@ -201,16 +201,16 @@ def test_a_text_whose_prompt_is_read_waits_for_drafts_as_well() -> None:
         return shares.others
 
     before = waits()
-    assert before == pytest.approx(64 * 0.02)
+    assert before == pytest.approx(64 * 0.025)
     told(sharing, {0: 3}, {1: 50})
-    assert waits() == pytest.approx(before - 0.5 + 0.02 * 1.5)
+    assert waits() == pytest.approx(before - 0.5 + 0.025 * 1.5)
     told(sharing, {0: 3})  # its prompt waits for another's
-    assert waits() == pytest.approx(before - 1.0 + 0.02 * 3)
+    assert waits() == pytest.approx(before - 1.0 + 0.025 * 3)
     told(sharing, {0: 3, 1: 1}, {1: 50})
     told(sharing, {0: 1, 1: 1}, drafts=0.0)
-    assert waits() == pytest.approx(before - 1.5 + 0.02 * 5.5)
+    assert waits() == pytest.approx(before - 1.5 + 0.025 * 5.5)
     told(sharing, {0: 3}, {1: 50}, drafts=0.0)
-    assert waits() == pytest.approx(before + 0.02), "another text under the same number"
+    assert waits() == pytest.approx(before + 0.025), "another text under the same number"
 
 
 def test_nothing_is_tried_that_would_leave_a_text_behind() -> None:

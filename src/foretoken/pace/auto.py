@@ -328,7 +328,7 @@ class AutoPace:
         else:
             other = self._probe(other, sequences)
             price = max(0.0, other.choice.seconds - len(sequences) / plan.rate)
-        if self._explored + price > _EXPLORE * self._seconds:
+        if other.leaves_behind or self._explored + price > _EXPLORE * self._seconds:
             return plan
         self._explored += price
         return other
@@ -340,9 +340,11 @@ class AutoPace:
         its = self._ways[plan.way]
         drafting = its.catching_up.value + its.drafting.of(plan.inner.of_one(lengths[sequences[0]]))
         rows = sum(1 + length for length in lengths.values())
-        seconds = float(self._checks(sequences, rows)[rows]) + drafting
-        count = len(sequences)
-        return _Plan(plan.way, Choice(lengths, count, seconds, count), plan.inner)
+        checks, count = self._checks(sequences, rows), len(sequences)
+        seconds, plain = float(checks[rows]) + drafting, float(checks[count])
+        shares = self._sharing.of(sequences, self._left, plain, 1.0)
+        behind = shares is not None and bool(shares.leave_behind(np.zeros(count), seconds))
+        return _Plan(plan.way, Choice(lengths, count, seconds, count), plan.inner, leaves_behind=behind)
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]

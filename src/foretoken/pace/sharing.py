@@ -26,7 +26,7 @@ from foretoken.protocol.telemetry import RoundRecord
 _Floats = NDArray[np.float64]
 _LEFT = 0.98  # of what was heard, with each round of a text: after 34 rounds, a round counts half
 _UNKNOWN = 4.0  # rounds of one token that are taken to have been before a text's first one
-_LATER = 0.02  # share of its time by which a text may end later than in plain decoding
+_LATER = 0.025  # share of its time by which a text may end later than in plain decoding
 # Tokens to come that a text's time is taken to have, or fewer if it may not gain so many. So something can be tried at
 # the beginning. Texts that may gain more often end sooner.
 _TO_COME = 64
