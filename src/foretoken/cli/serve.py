@@ -109,7 +109,7 @@ def serve(
         from foretoken.serve.limits import Limits
         from foretoken.serve.logs import FORMS, TEXT, logging_to_stderr
         from foretoken.serve.metrics import PREFIXES
-        from foretoken.serve.server import Server, ServerSettings, keys_of
+        from foretoken.serve.server import Server, ServerSettings, keys_of, reserved
     from foretoken.settings.values import number, one_of
 
     one_of("--metrics-prefix", metrics_prefix, PREFIXES)
@@ -131,14 +131,16 @@ def serve(
     )
     if remote is not None and model != DEFAULT_MODEL:
         raise SettingError("a model and --remote were both given; the host has the model: leave the model out")
-    loaded = Far(remote, token_file, ca).load(model, loading)
-    limits = replace(Limits.of(loaded, max_num_seqs, max_waiting, max_model_len), prefixes=prefix_cache)
-    server = Server(loaded, settings, limits)
-    if not settings.keys and host not in ("127.0.0.1", "::1", "localhost"):
-        say("whoever reaches this address may use the model; give --api-key-file to ask for a key")
+    with reserved(host, port) as place:  # before the model is loaded, which may take a while
+        loaded = Far(remote, token_file, ca).load(model, loading)
+        limits = replace(Limits.of(loaded, max_num_seqs, max_waiting, max_model_len), prefixes=prefix_cache)
+        server = Server(loaded, settings, limits)
+        if not settings.keys and host not in ("127.0.0.1", "::1", "localhost"):
+            say("whoever reaches this address may use the model; give --api-key-file to ask for a key")
 
-    def ready(url: str) -> None:
-        say(f"{server.names[0]} with draft {loaded.draft}: the page is at {url}, the base URL for programs is {url}/v1")
+        def ready(url: str) -> None:
+            which = f"{server.names[0]} with draft {loaded.draft}"
+            say(f"{which}: the page is at {url}, the base URL for programs is {url}/v1")
 
-    with logging_to_stderr(log if log in FORMS else TEXT, requests=log in FORMS):
-        server.run(ready, say)
+        with logging_to_stderr(log if log in FORMS else TEXT, requests=log in FORMS):
+            server.run(ready, say, place)

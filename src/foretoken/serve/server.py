@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from foretoken.serve.limits import Limits
 from foretoken.serve.metrics import OWN, Metrics
 from foretoken.serve.patience import Patience
 from foretoken.serve.worker import Worker
+from foretoken.settings.values import number
 
 log = logging.getLogger(__name__)
 _LEAVE = 5  # seconds in which clients are told that their texts were given up
@@ -63,6 +66,47 @@ def keys_of(file: Path | None) -> tuple[str, ...]:
     return keys
 
 
+def reserved(host: str, port: int) -> socket.socket:
+    """A place to listen at, which nobody else can take meanwhile. It does not listen yet: who connects is refused until
+    the server runs. Raises SettingError if nothing can listen there."""
+    number("port", port, 0, 65535)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        try:
+            return _bound(family, address, again=False)
+        except OSError:
+            if os.name != "posix":  # elsewhere two servers could share a port
+                raise
+            return _bound(family, address, again=True)  # connections of a server that has just ended may be left
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from None
+
+
+def _bound(family: socket.AddressFamily, address: Any, *, again: bool) -> socket.socket:
+    """A socket at an address. again: also where connections of an earlier one are left. Two of these could be at one
+    address until one of them listens, so it is not the first thing to try."""
+    place = socket.socket(family)
+    try:
+        if again:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        place.bind(address)
+    except BaseException:
+        place.close()
+        raise
+    return place
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> SettingError:
+    why = (error.strerror or str(error)).lower()
+    return SettingError(
+        f"nothing can listen at {host}:{port} ({why}): another program may be there, or "
+        f"{host} may be no address of this machine; give another --port or --host"
+    )
+
+
 class Server:
     """A server of one model. Nobody else may use the model meanwhile."""
 
@@ -78,10 +122,15 @@ class Server:
         serving = Serving(model, self.worker, asking, self.metrics, names, settings.origins)
         self.app = Guard(make_app(serving), settings.keys, limits.body, settings.patience)
 
-    def run(self, ready: Callable[[str], None] = lambda url: None, tell: Callable[[str], None] = log.info) -> None:
+    def run(
+        self,
+        ready: Callable[[str], None] = lambda url: None,
+        tell: Callable[[str], None] = log.info,
+        place: socket.socket | None = None,
+    ) -> None:
         """Serve until a signal comes, and finish what is under way. ready: called with the address when it listens.
-        tell: called with a line for the user when a signal has come. Raises SettingError if it cannot listen there,
-        and the error with which the loop has failed."""
+        tell: called with a line for the user when a signal has come. place: what was `reserved` for it. Raises
+        SettingError if it cannot listen there, and the error with which the loop has failed."""
         s, self._tell = self.settings, tell
         config = uvicorn.Config(
             self.app,
@@ -96,12 +145,12 @@ class Server:
         )
         self._running = _Uvicorn(config, ready, self._ending)
         try:
-            self._running.run()
-        except SystemExit:
-            raise SettingError(
-                f"nothing can listen at {s.host}:{s.port}: another program may be there, or {s.host} may be no address "
-                "of this machine; give another --port or --host"
-            ) from None
+            with place or reserved(s.host, s.port) as its:
+                try:
+                    its.listen()  # uvicorn does it, too; here it can be said what is wrong
+                except OSError as error:
+                    raise _cannot_listen(s.host, s.port, error) from None
+                self._running.run([its])
         finally:
             self.close()
         if self.worker.error is not None:
