@@ -56,6 +56,8 @@ def test_a_bound_that_cannot_work_is_refused_with_the_least_that_can() -> None:
         assert plan.buffer == 60 * KIB
         with pytest.raises(SettingError, match=f"needs {least * KIB / 1e6:.1f} MB at least"):
             fit(needs(substitute), least * KIB - 1)
+    with pytest.raises(SettingError, match=r'memory is 8 bytes \(a number alone is in bytes; write "8GiB"\)'):
+        fit(needs(), 8)
 
 
 def test_layers_to_read_are_spread_evenly() -> None:

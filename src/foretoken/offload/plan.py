@@ -15,6 +15,8 @@ from foretoken.common.progress import size
 from foretoken.errors import SettingError
 from foretoken.offload.direct import ALIGNED
 
+_LITTLE = 1_000_000  # bytes: whoever asks for fewer may have meant another unit
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -104,8 +106,10 @@ def fit(needs: Needs, bound: int, share: float = 1.0) -> Plan:
     assert least is not None
     parts = ", ".join(f"{name} {size(count)}" for name, count in least.memory.items())
     enough = ceil(least.total / share)
+    given = f"{whole} bytes" if whole < _LITTLE else size(whole)
+    unit = ' (a number alone is in bytes; write "8GiB")' if whole < _LITTLE else ""
     raise SettingError(
-        f"memory is {size(whole)}, and this model needs {size(enough)} at least ({parts}); allow that much, or take a "
+        f"memory is {given}{unit}, and this model needs {size(enough)} at least ({parts}); allow that much, or take a "
         "smaller model"
     )
 
