@@ -259,8 +259,8 @@ class Proposals:
 
     def _draft(self, texts: Sequence[_Text]) -> None:
         """Make the next drafts."""
-        left = {text.sequence: self._may_gain(text) for text in texts}
-        chosen = self.pace.choose(list(left), left) if texts else {}
+        left = {text.sequence: self._may_gain(text) for text in self._texts.values()}
+        chosen = self.pace.choose([text.sequence for text in texts], left)
         self._turns = {}
         for text in texts:
             most = 0 if text.silent else max(0, min(self.most, left[text.sequence] - 1))

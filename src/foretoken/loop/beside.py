@@ -74,7 +74,7 @@ class Beside:
 def _rows_within(price: Price) -> int:
     """The rows of a pass that takes `SLOWER` times as long as one of a single row, among those that were measured."""
     measured = range(1, max(price.seconds) + 1)
-    return max(rows for rows in measured if price.of(rows) <= SLOWER * price.of(1))
+    return max(_LEAST, *(rows for rows in measured if price.of(rows) <= SLOWER * price.of(1)))
 
 
 class _Round(NamedTuple):

@@ -90,10 +90,11 @@ class Schedule:
         if len(ready) > 1 and self.shared_rows is not None:
             rows = min(rows, self.shared_rows)
         most = max(0, rows - len(ready)) // max(1, len(ready))
-        left = {s.request.sequence: s.may_gain(context_length) for s in live}
-        ready = [s for s in ready if left[s.request.sequence] > 0]  # the others end with their guessed tokens
+        # without those that end with their guessed tokens
+        left = {s.request.sequence: room for s in live if (room := s.may_gain(context_length)) > 0}
+        ready = [s for s in ready if s.request.sequence in left]
         paced = [s.request.sequence for s in ready if not s.request.first_level]
-        budgets = {**(pace.choose(paced, left) if paced else {}), **self._named(ready)}
+        budgets = {**pace.choose(paced, left), **self._named(ready)}
         turns = []
         for s in ready:
             sequence = s.request.sequence

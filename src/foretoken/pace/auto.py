@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.pace.cost import LearnedCost
+from foretoken.pace.cost import LearnedCost, Recently
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
-from foretoken.pace.sharing import Sharing
+from foretoken.pace.sharing import Shares, Sharing
 from foretoken.pace.ways import Way, ways_of
 from foretoken.pace.yields import Yield, Yields
 from foretoken.protocol.telemetry import RoundRecord, Work
@@ -21,6 +21,7 @@ from foretoken.protocol.types import Budget
 _RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
 _EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
 _AGAIN = 8  # rounds after which a way of drafting is looked at again that was not worth it
+_TEXTS = 4  # of a lookup: one round, and one more for so many texts
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
 _OF_SAVED = 0.05  # share of what drafts have saved several texts which it may take, too, but at most as much again
 _ALWAYS = 32  # rounds at the beginning in which it may take more
@@ -95,16 +96,18 @@ class AutoPace:
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
-        self._last: dict[_Place, dict[int, tuple[Budget, ...]]] = {}  # choices
+        self._last: dict[_Place, tuple[dict[int, tuple[Budget, ...]], float]] = {}  # choices, and what drafts cost
+        self._idle = Recently()  # seconds before a check for which nothing is drafted
+        self._reads = 0  # rows of prompts in the last round
 
     def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence that may draft in the next round. left: how many tokens each sequence under way
         may still gain, with those that may not draft, or whose prompts are being read: they wait for the drafts."""
+        self._sharing.begin(left)
+        self._left = left
         if not sequences:
             return {}
         began = thread_time()
-        self._sharing.begin(left)
-        self._left = left
         chosen = self._chosen(sequences)
         self.arithmetic += thread_time() - began
         return chosen
@@ -113,17 +116,18 @@ class AutoPace:
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
         self._now = None
-        if self._in_haste and (like := self._like(place)) is not None:
+        if self._in_haste and (like := self._like(place, sequences)) is not None:
             return like
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         fair = [each for each in plans if not each.leaves_behind]
         plan = best = max([self._nothing(sequences), *fair] if free else plans, key=lambda each: each.rate)
         for each in plans if free else ():
+            its = self._ways[each.way]
+            its.unfair = each.leaves_behind
             if each.leaves_behind or not each.drafts:
-                self._ways[each.way].again = self._rounds + _AGAIN
-        if not best.drafts or len(plans) > 1:
-            plan = self._probed(best, plans, sequences)
+                its.again = self._rounds + self._pause(each.way)
+        plan = self._probed(best, plans, sequences)
         if plan.drafts:
             self._ways[plan.way].tried = self._rounds
         self._now = plan
@@ -132,26 +136,41 @@ class AutoPace:
             if len(self._last) == _KEPT:
                 self._last.clear()
             self._last.pop(place, None)
-            self._last[place] = chosen  # as the latest
+            plain = float(self._checks(sequences, len(sequences))[len(sequences)])
+            self._last[place] = chosen, plan.choice.seconds - plain if plan.drafts else 0.0  # as the latest
         return chosen
 
     def _worth_a_look(self, sequences: Sequence[int]) -> list[Way]:
         """The ways of drafting, without those that were not worth it a few rounds ago for the same texts: to look at
-        each of them takes time. A lookup can be worth it in any round."""
-        if tuple(sequences) != self._looked_for:
+        each of them takes time."""
+        if tuple(sequences) != self._looked_for or len(self._left) == 1:
             self._looked_for = tuple(sequences)
             for its in self._ways.values():
                 its.again = 0
-        levels = self._levels.levels
-        return [w for w, its in self._ways.items() if its.again <= self._rounds or levels[w.start].cost is None]
+        return [way for way, its in self._ways.items() if its.again <= self._rounds]
 
-    def _like(self, place: _Place) -> dict[int, tuple[Budget, ...]] | None:
+    def _pause(self, way: Way) -> int:
+        """Rounds until a way is looked at again that was not worth it. What a lookup is worth changes from round to
+        round, but the less the more texts there are."""
+        return _AGAIN if self._levels.levels[way.start].cost is not None else 1 + len(self._left) // _TEXTS
+
+    def _like(self, place: _Place, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]] | None:
         """The last choice for such places, or else the last one for these sequences: with many of them, places are
-        seldom the same twice."""
-        if place in self._last or not self._last:
-            return self._last.get(place)
-        latest = next(reversed(self._last.values()))
-        return latest if latest.keys() == self._kinds.keys() else None
+        seldom the same twice. No drafts, if a text has no time for them."""
+        if not self._last:
+            return None
+        chosen, seconds = self._last.get(place) or next(reversed(self._last.values()))
+        if chosen.keys() != self._kinds.keys():
+            return None
+        if seconds:
+            plain = float(self._checks(sequences, len(sequences))[len(sequences)])
+            shares = self._shares(sequences, plain)
+            if shares is not None and shares.leave_behind(np.zeros(len(sequences)), plain + seconds):
+                return dict.fromkeys(sequences, (Budget(0, 0),) * len(self._levels.levels))
+        return chosen
+
+    def _shares(self, sequences: Sequence[int], plain: float, come: float = 1.0) -> Shares | None:
+        return self._sharing.of(sequences, self._left, plain, self._check.of(len(self._left)), come)
 
     @property
     def _in_haste(self) -> bool:
@@ -164,6 +183,9 @@ class AutoPace:
         """Learn from a round."""
         self._rounds += 1
         self._seconds += record.propose_seconds + record.check_seconds
+        self._reads = sum(record.read.values())
+        if not any(record.drafted.values()):
+            self._idle.heard(record.propose_seconds)
         seconds, plain, drafts = record.propose_seconds + record.check_seconds, *self._shares_of_time(record)
         self._sharing.heard(record, seconds, plain, drafts)
         if not record.read and len(record.new_tokens) > 1:
@@ -184,16 +206,16 @@ class AutoPace:
         return record.check_seconds * self._check.of(max(1, len(record.drafted))) / self._check.of(rows)
 
     def _shares_of_time(self, record: RoundRecord) -> tuple[float, float]:
-        """The seconds of a plain round with the same texts but for those whose prompts were read, and the seconds that
-        drafts have added to this round."""
+        """The seconds that such a round has without drafts, and those that drafts have added."""
+        drafting = max(0.0, record.propose_seconds - self._idle.value)  # choosing has a bound of its own
         if not record.read:
             plain = self._plain(record)
-            return plain, record.propose_seconds + record.check_seconds - plain
+            return plain, drafting + record.check_seconds - plain
         texts, rows = len(record.drafted), sum(1 + count for count in record.drafted.values())
         if not texts or not self._check.known:
-            return 0.0, record.propose_seconds
-        plain = self._check.of(texts)
-        return plain, record.propose_seconds + self._check.of(rows) - plain
+            return 0.0, drafting
+        plain = self._check.of(texts + self._reads)
+        return plain, drafting + self._check.of(rows + self._reads) - plain
 
     def _forget(self, sequences: Sequence[int]) -> None:
         for each in self._ways.values():
@@ -222,6 +244,10 @@ class AutoPace:
             came = sum(record.accepted[s] for s in whole)
             if expected > 0 and its.gains is not None:  # what was cut, as at a text's end, would seem to have failed
                 its.gains.heard(expected, came, self._rounds)
+            for sequence in whole:
+                if now.choice.gained:
+                    its_own = now.factor * now.choice.gained[sequence]
+                    self._sharing.came(sequence, its_own, record.accepted[sequence])
             if expected > 0 and len(now.choice.lengths) > 1:
                 its.shared_gains.heard(expected, came, self._rounds)
                 seconds, plain = record.propose_seconds + record.check_seconds, self._plain(record)
@@ -258,7 +284,7 @@ class AutoPace:
         checks, factor, again = self._checks(sequences, rows), its.drafting.of(1.0), its.catching_up.value
         plain = float(checks[len(sequences)])
         came = its.gains.value(self._rounds) if its.gains else 1.0
-        shares = self._sharing.of(sequences, self._left, plain, came)
+        shares = self._shares(sequences, plain, came)
         slower = 1.0 if shares is None else its.slower(self._rounds)
         if level.free:
             choice = best(
@@ -274,18 +300,20 @@ class AutoPace:
             return _Plan(way, choice, inner, factor=came, slower=slower, plain=plain)
         tokens = len(sequences) + float(survival.sum())
         seconds = slower * (float(checks[rows]) + factor * inner.of_one(most) + again * tokens)
-        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens)
+        gained = dict(zip(sequences, survival.sum(axis=1).tolist(), strict=True))
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens, gained)
         return _Plan(way, choice, inner, factor=came, slower=slower, plain=plain)
 
     def _checks(self, sequences: Sequence[int], most: int) -> NDArray[np.float64]:
-        """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text."""
-        others = len(self._left) - len(sequences)
+        """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text, and as many
+        rows of prompts as in the last round."""
+        others = len(self._left) - len(sequences) + self._reads
         return self._check.upto(most + others)[others:]
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
         """Plain decoding."""
         count = len(sequences)
-        choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), count)
+        choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), count, {})
         return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()))
 
     def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
@@ -297,11 +325,13 @@ class AutoPace:
         checks = self._checks(sequences, together * (1 + most))[together * np.arange(1, most + 2)]
         its = self._ways[way]
         each = its.drafting.of(inner.each_pass)
-        tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
+        ends = np.array([self._left[sequence] for sequence in sequences])
+        gained = np.minimum([mean.tokens for mean in means], ends) - 1
+        tokens, passes = together + float(gained.sum()), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
         # of texts together: they differ from the average, and passes have more rows than were ever measured
         came, slower = its.shared_gains.value(self._rounds), its.slower(self._rounds)
-        shares = self._sharing.of(sequences, self._left, float(checks[0]), came)
+        shares = self._shares(sequences, float(checks[0]), came)
         if shares is None:
             came = slower = 1.0
         seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
@@ -310,24 +340,28 @@ class AutoPace:
         rate = float(made / took) if took and self._check.known else tokens / seconds
         dues = tuple((rate / together * (checks - checks[0])).tolist())
         least = max(rate, plain) * each / together
-        gained = np.array([mean.tokens for mean in means]) - 1
         worth = together + float(gained.sum() if shares is None else (shares.weights * gained).sum())
         behind = shares is not None and shares.leave_behind(gained, seconds)
-        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth)
+        by_text = dict(zip(sequences, gained.tolist(), strict=True))
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth, by_text)
         return _Plan(way, choice, inner, least, dues, came, slower, float(checks[0]), bool(behind))
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
-        others = [each for each in plans if (each.way != plan.way or not plan.drafts) and not each.leaves_behind]
-        if not others or not self._check.known:
+        ways = [w for w, its in self._ways.items() if (w != plan.way or not plan.drafts) and not its.unfair]
+        if not ways or not self._check.known:
             return plan
-        other = min(others, key=lambda each: self._ways[each.way].tried)
+        way = min(ways, key=lambda each: self._ways[each].tried)
+        other = next((each for each in plans if each.way == way), None)
+        if other is None:  # it is looked at again in a few rounds, and what may be spent on trying is kept for it
+            return plan
         near = plan.drafts and other.drafts and other.way.start == plan.way.start
         if near or self._ways[other.way].yields is not None:  # a whole draft: of few tokens one would learn too little
             price = max(_DOUBT * other.choice.seconds, other.choice.seconds - other.tokens / plan.rate)
         else:
             other = self._probe(other, sequences)
             price = max(0.0, other.choice.seconds - len(sequences) / plan.rate)
+        self._ways[way].unfair = other.leaves_behind
         if other.leaves_behind or self._explored + price > _EXPLORE * self._seconds:
             return plan
         self._explored += price
@@ -342,9 +376,9 @@ class AutoPace:
         rows = sum(1 + length for length in lengths.values())
         checks, count = self._checks(sequences, rows), len(sequences)
         seconds, plain = float(checks[rows]) + drafting, float(checks[count])
-        shares = self._sharing.of(sequences, self._left, plain, 1.0)
+        shares = self._shares(sequences, plain)
         behind = shares is not None and bool(shares.leave_behind(np.zeros(count), seconds))
-        return _Plan(plan.way, Choice(lengths, count, seconds, count), plan.inner, leaves_behind=behind)
+        return _Plan(plan.way, Choice(lengths, count, seconds, count, {}), plan.inner, leaves_behind=behind)
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +15,14 @@ _Ints = NDArray[np.intp]
 
 
 class Choice(NamedTuple):
-    """Lengths by sequence, the tokens that are expected of the round, its seconds, and what the tokens are worth."""
+    """Lengths by sequence, the tokens that are expected of the round, its seconds, what the tokens are worth, and the
+    draft tokens that are expected of each sequence."""
 
     lengths: dict[int, int]
     tokens: float
     seconds: float
     worth: float
+    gained: Mapping[int, float]
 
 
 def best(
@@ -48,11 +50,12 @@ def best(
     took = seconds(live + np.arange(len(gained)), longest)
     rates = (live + gained) / took
     if shares is not None:
-        by_text = np.zeros((len(order), live))
-        by_text[np.arange(len(order)), owners[order]] = likely[order]
-        rates[1:][shares.leave_behind(by_text.cumsum(axis=0), took[1:])] = 0.0
+        each = np.zeros((len(order), live))
+        each[np.arange(len(order)), owners[order]] = likely[order]
+        rates[1:][shares.leave_behind(each.cumsum(axis=0), took[1:])] = 0.0
     used = int(rates.argmax())
     counts = np.bincount(owners[order[:used]], minlength=live)
     chosen = dict(zip(sequences, counts.tolist(), strict=True))
-    tokens = live + float(likely[order[:used]].sum())
-    return Choice(chosen, tokens, float(took[used]), live + float(gained[used]))
+    by_text = [float(survival[at, :count].sum()) for at, count in enumerate(counts)]
+    its = dict(zip(sequences, by_text, strict=True))
+    return Choice(chosen, live + sum(by_text), float(took[used]), live + float(gained[used]), its)

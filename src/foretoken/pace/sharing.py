@@ -14,7 +14,7 @@ a plain one, each text must have gained, or have gained before.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,9 +27,10 @@ _Floats = NDArray[np.float64]
 _LEFT = 0.98  # of what was heard, with each round of a text: after 34 rounds, a round counts half
 _UNKNOWN = 4.0  # rounds of one token that are taken to have been before a text's first one
 _LATER = 0.025  # share of its time by which a text may end later than in plain decoding
-# Tokens to come that a text's time is taken to have, or fewer if it may not gain so many. So something can be tried at
-# the beginning. Texts that may gain more often end sooner.
+# A text's time counts for so many tokens to come, so something can be tried at the beginning, or for fewer if it may
+# not gain so many. That it may gain more says little: most texts end by themselves.
 _TO_COME = 64
+_BELIEVED = 3.0  # draft tokens by which a text's drafts are taken to bring what is expected, before any was heard of
 # Plain rounds, divided by the number of texts, that drafts may add to a round. What a draft brings is known on average
 # alone: with many texts there is always one that gains nothing, and it waits.
 _LONGEST = 8.0
@@ -39,13 +40,13 @@ class Shares(NamedTuple):
     """weights: what a token of each text is worth, 1 on average. room: the seconds that each may lose in the round; if
     it has lost too much before, how many it must save. others: the seconds that a text may lose for which nothing is
     drafted. plain: seconds of a plain round, which a token that is gained beyond one saves. come: how many of the draft
-    tokens that are expected come. most: seconds of a round, at most."""
+    tokens that are expected of each text come. most: seconds of a round, at most."""
 
     weights: _Floats
     room: _Floats
     others: float
     plain: float
-    come: float
+    come: _Floats
     most: float
 
     def leave_behind(self, gained: _Floats, seconds: float | _Floats) -> NDArray[np.bool_] | np.bool_:
@@ -62,7 +63,9 @@ class _Text:
     rounds: float = _UNKNOWN
     ahead: float = 0.0  # seconds of plain decoding that it has saved so far
     spent: float = 0.0  # seconds of its rounds
-    decodes: bool = False  # whether its prompt is read
+    decodes: bool = False  # whether its prompt has been read
+    expected: float = _BELIEVED  # draft tokens that were expected
+    came: float = _BELIEVED  # and that came
 
 
 class Sharing:
@@ -72,10 +75,12 @@ class Sharing:
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}
 
-    def begin(self, texts: Container[int]) -> None:
+    def begin(self, texts: Collection[int]) -> None:
         """Note which texts are under way in the next round. The others have ended."""
         for text in [text for text in self._texts if text not in texts]:
             del self._texts[text]
+        for text in texts:
+            self._texts.setdefault(text, _Text())
 
     def heard(self, record: RoundRecord, seconds: float, plain: float, drafts: float) -> None:
         """Note a round, its seconds, those of a plain one, and those that drafts have added to it."""
@@ -92,9 +97,18 @@ class Sharing:
                 its.ahead -= drafts
                 its.spent += seconds
 
-    def of(self, sequences: Sequence[int], left: Mapping[int, int], plain: float, come: float) -> Shares | None:
+    def came(self, text: int, expected: float, came: float) -> None:
+        """Note the draft tokens that were expected of a text in that round, and those that came."""
+        its = self._texts.get(text)
+        if its is not None:
+            its.expected, its.came = _LEFT * its.expected + expected, _LEFT * its.came + came
+
+    def of(
+        self, sequences: Sequence[int], left: Mapping[int, int], plain: float, usual: float, come: float
+    ) -> Shares | None:
         """What counts for texts that share the next round; None if there is but one. sequences: those that may draft.
-        left: how many tokens each text under way may still gain."""
+        left: how many tokens each text under way may still gain. plain: seconds of that round without drafts. usual: of
+        one in which no prompt is read. come: how many of the draft tokens that are expected come, of all texts."""
         if len(left) == 1:
             return None
         others = [text for text in left if text not in sequences]
@@ -104,7 +118,8 @@ class Sharing:
         slow = np.array([its.rounds / its.tokens for its in known[: len(sequences)]])
         late = np.array([its.ahead + _LATER * its.spent for its in known])
         to_come = np.array([max(0, min(_TO_COME, left[text])) for text in texts])
-        room = np.maximum(late + _LATER * plain * to_come, -plain)
+        room = np.maximum(late + _LATER * usual * to_come, -plain)
+        trust = np.array([min(1.0, its.came / its.expected) for its in known[: len(sequences)]])
         weights = slow**2 * (len(slow) / (slow**2).sum())
         own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
-        return Shares(weights, own, theirs, plain, come, plain * (1 + _LONGEST / len(known)))
+        return Shares(weights, own, theirs, plain, come * trust, plain * (1 + _LONGEST / len(known)))

@@ -97,6 +97,8 @@ class PlainAtTimes:
     def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""
         chosen = self._near.choose(sequences, left)
+        if not sequences:
+            return chosen
         kind = _kind(len(sequences))
         before = self._plain.get(kind, deque())
         if len(before) == _FIRST and self._rounds - before[-1] < _AGAIN:

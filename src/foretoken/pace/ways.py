@@ -37,6 +37,7 @@ class Known:
     shared_gains: Ratio = field(default_factory=Ratio)
     tried: int = 0  # the last round in which it was used
     again: int = 0  # the round from which on it is looked at again, after it was not worth it
+    unfair: bool = False  # whether to try it would have left a text behind, when it was looked at last
 
     def slower(self, now: int) -> float:
         """How many times the expected seconds a shared round takes. What was heard fades: nobody drafts where it

@@ -84,7 +84,7 @@ class UnlessAlone:
         """As `Pace.choose`."""
         alone = {sequence: self.budgets for sequence in sequences if self.is_alone(sequence)}
         checked = [sequence for sequence in sequences if sequence not in alone]
-        return {**alone, **(self.pace.choose(checked, left) if checked else {})}
+        return {**alone, **self.pace.choose(checked, left)}
 
     def heard(self, record: RoundRecord) -> None:
         """As `Pace.heard`. What was not checked teaches nothing."""
