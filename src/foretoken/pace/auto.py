@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.pace.cost import LearnedCost, Recently
+from foretoken.pace.cost import LearnedCost
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
 from foretoken.pace.sharing import Shares, Sharing
 from foretoken.pace.ways import Way, ways_of
+from foretoken.pace.work import caught_up, drafting_seconds
 from foretoken.pace.yields import Yield, Yields
-from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
 
 _RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
@@ -97,7 +98,6 @@ class AutoPace:
         self.arithmetic = 0.0  # seconds of choosing and learning
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
         self._last: dict[_Place, tuple[dict[int, tuple[Budget, ...]], float]] = {}  # choices, and what drafts cost
-        self._idle = Recently()  # seconds before a check for which nothing is drafted
         self._reads = 0  # rows of prompts in the last round
 
     def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
@@ -184,8 +184,6 @@ class AutoPace:
         self._rounds += 1
         self._seconds += record.propose_seconds + record.check_seconds
         self._reads = sum(record.read.values())
-        if not any(record.drafted.values()):
-            self._idle.heard(record.propose_seconds)
         seconds, plain, drafts = record.propose_seconds + record.check_seconds, *self._shares_of_time(record)
         self._sharing.heard(record, seconds, plain, drafts)
         if not record.read and len(record.new_tokens) > 1:
@@ -207,7 +205,7 @@ class AutoPace:
 
     def _shares_of_time(self, record: RoundRecord) -> tuple[float, float]:
         """The seconds that such a round has without drafts, and those that drafts have added."""
-        drafting = max(0.0, record.propose_seconds - self._idle.value)  # choosing has a bound of its own
+        drafting = drafting_seconds(record)
         if not record.read:
             plain = self._plain(record)
             return plain, drafting + record.check_seconds - plain
@@ -250,7 +248,7 @@ class AutoPace:
                     self._sharing.came(sequence, its_own, record.accepted[sequence])
             if expected > 0 and len(now.choice.lengths) > 1:
                 its.shared_gains.heard(expected, came, self._rounds)
-                seconds, plain = record.propose_seconds + record.check_seconds, self._plain(record)
+                seconds, plain = drafting_seconds(record) + record.check_seconds, self._plain(record)
                 if plain > 0:  # not on a clock that stands still
                     its.shared.heard(now.choice.seconds / now.slower / now.plain, seconds / plain)
                     its.shared_at = self._rounds
@@ -266,7 +264,7 @@ class AutoPace:
                 its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]), self._rounds)
         steps = max(allowed[start] for allowed in drafting.values())
         predicted = inner.of_one(steps) if its.yields is None else passes * inner.each_pass
-        seconds, tokens = _caught_up(record.work)
+        seconds, tokens = caught_up(record.work)
         if tokens:
             its.catching_up.heard(seconds / tokens)
         its.drafting.heard(predicted, record.propose_seconds - seconds)
@@ -391,10 +389,3 @@ class AutoPace:
                 own = Budget(length, min(length, level.most.depth), plan.way.width, plan.least, plan.dues)
             found[sequence] = (*above, own, *plan.inner.below) if length else nothing
         return found
-
-
-def _caught_up(works: Mapping[int, Sequence[Work]]) -> tuple[float, int]:
-    """The seconds of a round's work on rows without a pass, and how many rows these were: tokens that the target has
-    read since the last draft."""
-    own = [work for each in works.values() for work in each if work.rows and not work.passes]
-    return sum(work.seconds for work in own), sum(work.rows for work in own)

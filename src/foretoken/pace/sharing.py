@@ -30,17 +30,17 @@ _LATER = 0.025  # share of its time by which a text may end later than in plain 
 # A text's time counts for so many tokens to come, so something can be tried at the beginning, or for fewer if it may
 # not gain so many. That it may gain more says little: most texts end by themselves.
 _TO_COME = 64
-_BELIEVED = 3.0  # draft tokens by which a text's drafts are taken to bring what is expected, before any was heard of
+_BELIEVED = 1.0  # draft tokens by which a text's drafts are taken to bring what is expected, before any was heard of
 # Plain rounds, divided by the number of texts, that drafts may add to a round. What a draft brings is known on average
 # alone: with many texts there is always one that gains nothing, and it waits.
 _LONGEST = 8.0
 
 
 class Shares(NamedTuple):
-    """weights: what a token of each text is worth, 1 on average. room: the seconds that each may lose in the round; if
-    it has lost too much before, how many it must save. others: the seconds that a text may lose for which nothing is
-    drafted. plain: seconds of a plain round, which a token that is gained beyond one saves. come: how many of the draft
-    tokens that are expected of each text come. most: seconds of a round, at most."""
+    """weights: what a token of each text is worth, 1 on average. room: the seconds that each may lose in the round; 0
+    if it has lost too much before. others: the seconds that a text may lose for which nothing is drafted. plain:
+    seconds of a plain round, which a token that is gained beyond one saves. come: how many of the draft tokens that are
+    expected of each text come. most: seconds of a round, at most."""
 
     weights: _Floats
     room: _Floats
@@ -64,8 +64,8 @@ class _Text:
     ahead: float = 0.0  # seconds of plain decoding that it has saved so far
     spent: float = 0.0  # seconds of its rounds
     decodes: bool = False  # whether its prompt has been read
-    expected: float = _BELIEVED  # draft tokens that were expected
-    came: float = _BELIEVED  # and that came
+    expected: float = 0.0  # draft tokens that were expected, and
+    came: float = 0.0  # those that came
 
 
 class Sharing:
@@ -96,12 +96,13 @@ class Sharing:
             if text in record.new_tokens or not its.decodes:
                 its.ahead -= drafts
                 its.spent += seconds
+                its.expected, its.came = _LEFT * its.expected, _LEFT * its.came
 
     def came(self, text: int, expected: float, came: float) -> None:
         """Note the draft tokens that were expected of a text in that round, and those that came."""
         its = self._texts.get(text)
         if its is not None:
-            its.expected, its.came = _LEFT * its.expected + expected, _LEFT * its.came + came
+            its.expected, its.came = its.expected + expected, its.came + came
 
     def of(
         self, sequences: Sequence[int], left: Mapping[int, int], plain: float, usual: float, come: float
@@ -118,8 +119,8 @@ class Sharing:
         slow = np.array([its.rounds / its.tokens for its in known[: len(sequences)]])
         late = np.array([its.ahead + _LATER * its.spent for its in known])
         to_come = np.array([max(0, min(_TO_COME, left[text])) for text in texts])
-        room = np.maximum(late + _LATER * usual * to_come, -plain)
-        trust = np.array([min(1.0, its.came / its.expected) for its in known[: len(sequences)]])
+        room = np.maximum(late + _LATER * usual * to_come, 0.0)
+        trust = [min(1.0, (_BELIEVED + its.came) / (_BELIEVED + its.expected)) for its in known[: len(sequences)]]
         weights = slow**2 * (len(slow) / (slow**2).sum())
         own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
-        return Shares(weights, own, theirs, plain, come * trust, plain * (1 + _LONGEST / len(known)))
+        return Shares(weights, own, theirs, plain, come * np.array(trust), plain * (1 + _LONGEST / len(known)))
