@@ -106,10 +106,9 @@ def fit(needs: Needs, bound: int, share: float = 1.0) -> Plan:
     assert least is not None
     parts = ", ".join(f"{name} {size(count)}" for name, count in least.memory.items())
     enough = ceil(least.total / share)
-    given = f"{whole} bytes" if whole < _LITTLE else size(whole)
-    unit = ' (a number alone is in bytes; write "8GiB")' if whole < _LITTLE else ""
+    given = f'{whole} bytes (a number alone is in bytes; write "8GiB")' if whole < _LITTLE else size(whole)
     raise SettingError(
-        f"memory is {given}{unit}, and this model needs {size(enough)} at least ({parts}); allow that much, or take a "
+        f"memory is {given}, and this model needs {size(enough)} at least ({parts}); allow that much, or take a "
         "smaller model"
     )
 

@@ -61,16 +61,21 @@ class Tendency:
     foreseen: list[float] = field(default_factory=lambda: [0.0] * len(_STEPS))  # recent log likelihood
     shift: float = 0.0  # the mean of the estimates, by how well they foresaw
 
-    def heard(self, chance: float, accepted: bool) -> None:
-        """Note whether a token was accepted that is accepted with this probability on average."""
+    def heard(self, chances: Sequence[float], accepted: int) -> None:
+        """Note a draft of which so many tokens were accepted. chances: with which probability each token that was
+        looked at is accepted on average."""
+        for at, chance in enumerate(chances):
+            self._heard_of(chance, at < accepted)
+        best = max(self.foreseen)
+        weights = [math.exp(each - best) for each in self.foreseen]
+        self.shift = sum(w * s for w, s in zip(weights, self.shifts, strict=True)) / sum(weights)
+
+    def _heard_of(self, chance: float, accepted: bool) -> None:
         for which, step in enumerate(_STEPS):
             expected = _shifted(chance, self.shifts[which])
             self.foreseen[which] *= _FADE
             self.foreseen[which] += math.log(max(1e-3, expected if accepted else 1 - expected))
             self.shifts[which] += step * (accepted - expected)
-        best = max(self.foreseen)
-        weights = [math.exp(each - best) for each in self.foreseen]
-        self.shift = sum(w * s for w, s in zip(weights, self.shifts, strict=True)) / sum(weights)
 
 
 class Acceptance:
@@ -90,8 +95,7 @@ class Acceptance:
         """Note a draft for which `asked` tokens were allowed, and how many were accepted."""
         kind, own = min(kind, len(self._counts) - 1), self._own.setdefault(sequence, Tendency())
         chances = self._counts[kind].chances(min(asked, accepted + 1), self._expected[kind])
-        for at, chance in enumerate(chances.tolist()):
-            own.heard(chance, at < accepted)
+        own.heard(chances.tolist(), accepted)
         if asked:
             self._counts[kind].heard(asked, accepted)
 

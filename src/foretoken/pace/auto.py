@@ -121,7 +121,8 @@ class AutoPace:
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         fair = [each for each in plans if not each.leaves_behind]
-        plan = best = max([self._nothing(sequences), *fair] if free else plans, key=lambda each: each.rate)
+        nothing = self._nothing(sequences)
+        best = max([nothing, *fair] if free else plans, key=lambda each: each.rate)
         for each in plans if free else ():
             its = self._ways[each.way]
             its.unfair = each.leaves_behind
@@ -136,8 +137,8 @@ class AutoPace:
             if len(self._last) == _KEPT:
                 self._last.clear()
             self._last.pop(place, None)
-            plain = float(self._checks(sequences, len(sequences))[len(sequences)])
-            self._last[place] = chosen, plan.choice.seconds - plain if plan.drafts else 0.0  # as the latest
+            # as the latest
+            self._last[place] = chosen, plan.choice.seconds - nothing.choice.seconds if plan.drafts else 0.0
         return chosen
 
     def _worth_a_look(self, sequences: Sequence[int]) -> list[Way]:
@@ -163,7 +164,7 @@ class AutoPace:
         if chosen.keys() != self._kinds.keys():
             return None
         if seconds:
-            plain = float(self._checks(sequences, len(sequences))[len(sequences)])
+            plain = self._nothing(sequences).choice.seconds
             shares = self._shares(sequences, plain)
             if shares is not None and shares.leave_behind(np.zeros(len(sequences)), plain + seconds):
                 return dict.fromkeys(sequences, (Budget(0, 0),) * len(self._levels.levels))
@@ -182,9 +183,10 @@ class AutoPace:
     def heard(self, record: RoundRecord) -> None:
         """Learn from a round."""
         self._rounds += 1
-        self._seconds += record.propose_seconds + record.check_seconds
+        seconds = record.propose_seconds + record.check_seconds
+        self._seconds += seconds
         self._reads = sum(record.read.values())
-        seconds, plain, drafts = record.propose_seconds + record.check_seconds, *self._shares_of_time(record)
+        plain, drafts = self._shares_of_time(record)
         self._sharing.heard(record, seconds, plain, drafts)
         if not record.read and len(record.new_tokens) > 1:
             self._saved += plain * sum(record.new_tokens.values()) / len(record.new_tokens) - seconds
@@ -193,7 +195,7 @@ class AutoPace:
         elif not self._in_haste:
             began = thread_time()
             self._recent *= _RECENTLY
-            self._recent += sum(record.new_tokens.values()), record.propose_seconds + record.check_seconds
+            self._recent += sum(record.new_tokens.values()), seconds
             self._learn(record)
             self.arithmetic += thread_time() - began
 
@@ -242,10 +244,8 @@ class AutoPace:
             came = sum(record.accepted[s] for s in whole)
             if expected > 0 and its.gains is not None:  # what was cut, as at a text's end, would seem to have failed
                 its.gains.heard(expected, came, self._rounds)
-            for sequence in whole:
-                if now.choice.gained:
-                    its_own = now.factor * now.choice.gained[sequence]
-                    self._sharing.came(sequence, its_own, record.accepted[sequence])
+            for sequence in whole if now.choice.gained else ():
+                self._sharing.came(sequence, now.factor * now.choice.gained[sequence], record.accepted[sequence])
             if expected > 0 and len(now.choice.lengths) > 1:
                 its.shared_gains.heard(expected, came, self._rounds)
                 seconds, plain = drafting_seconds(record) + record.check_seconds, self._plain(record)
@@ -354,7 +354,7 @@ class AutoPace:
         if other is None:  # it is looked at again in a few rounds, and what may be spent on trying is kept for it
             return plan
         near = plan.drafts and other.drafts and other.way.start == plan.way.start
-        if near or self._ways[other.way].yields is not None:  # a whole draft: of few tokens one would learn too little
+        if near or self._ways[way].yields is not None:  # a whole draft: of few tokens one would learn too little
             price = max(_DOUBT * other.choice.seconds, other.choice.seconds - other.tokens / plan.rate)
         else:
             other = self._probe(other, sequences)

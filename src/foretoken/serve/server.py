@@ -71,8 +71,7 @@ def reserved(host: str, port: int) -> socket.socket:
     the server runs. Raises SettingError if nothing can listen there."""
     number("port", port, 0, 65535)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         try:
             return _bound(family, address, again=False)
         except OSError:
