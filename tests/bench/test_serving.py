@@ -8,16 +8,17 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from foretoken.bench.serving import Heard, _spread, measure, served
+from foretoken.bench.serving import Heard, _of_tokens, _spread, measure, served
 from foretoken.errors import InputError, SettingError
 
 
 def test_each_token_has_its_share_of_the_time_since_the_event_before() -> None:
     heard = Heard(10.0, events=[(10.5, 1), (10.6, 1), (11.0, 4), (12.0, 2)])
     assert heard.first == pytest.approx(0.5)
-    assert heard.gaps(10.0, 13.0) == pytest.approx([0.1, *[0.1] * 4, *[0.5] * 2])
-    assert heard.gaps(10.7, 10.9) == pytest.approx([0.1] * 4)  # the wait reaches over the whole span
-    assert heard.gaps(11.1, 11.5) == pytest.approx([0.5] * 2)
+    assert _of_tokens(heard.gaps(10.0, 13.0)) == pytest.approx([0.1, *[0.1] * 4, *[0.5] * 2])
+    assert _of_tokens(heard.gaps(10.7, 10.9)) == pytest.approx([0.1] * 4)  # the wait reaches over the whole span
+    ((seconds, tokens),) = heard.gaps(11.1, 11.5)
+    assert (seconds, tokens) == (pytest.approx(1.0), 2)
 
 
 def test_a_spread_is_in_milliseconds() -> None:

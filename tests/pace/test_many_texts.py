@@ -220,6 +220,19 @@ def test_a_text_whose_prompt_is_read_waits_for_drafts_as_well() -> None:
     assert waits() == pytest.approx(before + 0.025), "another text under the same number"
 
 
+@pytest.mark.parametrize(("reading", "drafts"), [(0, True), (1, True), (15, False)])
+@pytest.mark.parametrize("width", [1, 2])
+def test_drafts_for_one_text_do_not_keep_many_prompts_waiting(reading: int, drafts: bool, width: int) -> None:
+    """What one text gains by a copy's drafts is less than what fifteen others lose, whose first tokens wait for it."""
+    moment, copy = Moment(), Price({1: 0.024, 2: 0.025})  # seconds
+    level = Paced("mxfp4", Budget(24, 24, width), True, (0.9,), PassCost(copy, moment), ends=width > 1)
+    check = PassCost(AMX, moment)
+    check.heard(1, AMX.of(1))
+    pace = AutoPace([level], check)
+    budgets = pace.choose([0], dict.fromkeys(range(1 + reading), 64))
+    assert bool(budgets[0][0].rows) == drafts
+
+
 def test_what_a_round_costs_anyway_is_not_put_down_to_drafts() -> None:
     rates = (0.1, *(0.97,) * 7)
     usual = fmean(paced(rates, seed, Machine(AMX))[1] for seed in SEEDS)

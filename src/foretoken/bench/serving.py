@@ -6,8 +6,8 @@ A server runs in a process of its own, and is asked over HTTP as a program asks 
   reverse order in every second repeat, after a run of each that does not count. Tokens a second are those of all
   requests together, prompts included.
 - A newcomer: a request with a long prompt comes while seven others decode. How long does it wait for its first token,
-  beside the same request alone? How long do the others wait for their next one? Events come once a round, so the time
-  between two events counts for each of the tokens that the second one brings.
+  beside the same request alone? How long do the others wait meanwhile? Events come once a round. Between events is what
+  a reader waits for more text; between tokens, each token has its share of that time.
 
 Every greedy text is compared with the one that plain decoding gives at the same place.
 
@@ -68,14 +68,11 @@ class Heard:
         """Seconds until the first token."""
         return self.events[0][0] - self.began
 
-    def gaps(self, since: float, until: float) -> list[float]:
-        """Seconds between tokens, of all waits that lie in a span of time or reach into it: for each token, its share
-        of the time since the event before."""
-        found = []
-        for (before, _), (now, count) in zip(self.events, self.events[1:], strict=False):
-            if since <= now and before <= until:
-                found += [(now - before) / count] * count
-        return found
+    def gaps(self, since: float, until: float) -> list[tuple[float, int]]:
+        """Seconds between events, with the tokens that the second one brings: of all waits that lie in a span of time
+        or reach into it."""
+        pairs = zip(self.events, self.events[1:], strict=False)
+        return [(now - before, count) for (before, _), (now, count) in pairs if since <= now and before <= until]
 
 
 Ask = Callable[[Sequence[int]], Heard]  # continues a prompt
@@ -263,7 +260,9 @@ def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.N
     def newcomer(at: int) -> list[int]:  # each of its own, so that nothing of it was read before
         return [long[at], *long[at + 1 :][: size - 1]][::-1]
 
-    alone, beside, gaps, while_read, begun = [], [], [], [], 0
+    alone, beside, begun = [], [], 0
+    gaps: list[tuple[float, int]] = []
+    while_read: list[tuple[float, int]] = []
     for repeat in track(range(args.repeats), "a newcomer"):
         alone.append(client.complete(newcomer(2 * repeat), 2).first)
         done = threading.Event()
@@ -292,8 +291,9 @@ def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.N
         "first_token_beside_seconds": round(median(beside), 3),
         "times_alone": round(median(beside) / median(alone), 3),
         "texts_begun_meanwhile": begun,  # of the others, each of which has waited for its own first token
-        "others_between_tokens": _spread(gaps),
-        "others_between_tokens_while_it_is_read": _spread(while_read),
+        "others_between_tokens": _spread(_of_tokens(gaps)),
+        "others_between_tokens_while_it_is_read": _spread(_of_tokens(while_read)),
+        "others_between_events_while_it_is_read": _spread([seconds for seconds, _ in while_read]),
     }
 
 
@@ -303,6 +303,10 @@ def _text_after_text(client: Client, prompt: Sequence[int], count: int, until: t
     while not until.is_set():
         heard.append(client.complete(prompt, count, None, until))
     return [text for text in heard if text.events]
+
+
+def _of_tokens(gaps: Sequence[tuple[float, int]]) -> list[float]:
+    return [seconds / count for seconds, count in gaps for _ in range(count)]
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -33,13 +33,15 @@ _Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' text
 
 
 class _Plan(NamedTuple):
-    """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. factor: how
-    many of the draft tokens that are expected have come, of late. slower: how many times the seconds, which `choice`
-    has. plain: seconds of a round without drafts. leaves_behind: whether a text would lose more than it may."""
+    """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. texts: how
+    many share the round. factor: how many of the draft tokens that are expected have come, of late. slower: how many
+    times the seconds, which `choice` has. plain: seconds of a round without drafts. leaves_behind: whether a text would
+    lose more than it may."""
 
     way: Way
     choice: Choice
     inner: Inner
+    texts: int
     least: float = 0.0
     dues: tuple[float, ...] = ()
     factor: float = 1.0
@@ -54,9 +56,9 @@ class _Plan(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """The tokens that are expected, by what they are worth: those of drafts, and one of each check."""
-        checks = len(self.choice.lengths)
-        return checks + self.factor * (self.choice.worth - checks)
+        """The tokens that are expected, by what they are worth: those of drafts, and one of each text. One whose prompt
+        is read, or that drafts nothing, goes on as well."""
+        return self.texts + self.factor * self.choice.worth
 
     @property
     def rate(self) -> float:
@@ -295,12 +297,12 @@ class AutoPace:
             )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + slower * again * choice.tokens)
-            return _Plan(way, choice, inner, factor=came, slower=slower, plain=plain)
+            return _Plan(way, choice, inner, len(self._left), factor=came, slower=slower, plain=plain)
         tokens = len(sequences) + float(survival.sum())
         seconds = slower * (float(checks[rows]) + factor * inner.of_one(most) + again * tokens)
         gained = dict(zip(sequences, survival.sum(axis=1).tolist(), strict=True))
-        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens, gained)
-        return _Plan(way, choice, inner, factor=came, slower=slower, plain=plain)
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens - len(sequences), gained)
+        return _Plan(way, choice, inner, len(self._left), factor=came, slower=slower, plain=plain)
 
     def _checks(self, sequences: Sequence[int], most: int) -> NDArray[np.float64]:
         """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text, and as many
@@ -311,8 +313,8 @@ class AutoPace:
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
         """Plain decoding."""
         count = len(sequences)
-        choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), count, {})
-        return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()))
+        choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), 0.0, {})
+        return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()), len(self._left))
 
     def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
@@ -333,16 +335,16 @@ class AutoPace:
         if shares is None:
             came = slower = 1.0
         seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
-        plain = together / float(checks[0])
+        plain = len(self._left) / float(checks[0])
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
         dues = tuple((rate / together * (checks - checks[0])).tolist())
         least = max(rate, plain) * each / together
-        worth = together + float(gained.sum() if shares is None else (shares.weights * gained).sum())
+        worth = float(gained.sum() if shares is None else (shares.weights * gained).sum())
         behind = shares is not None and shares.leave_behind(gained, seconds)
         by_text = dict(zip(sequences, gained.tolist(), strict=True))
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth, by_text)
-        return _Plan(way, choice, inner, least, dues, came, slower, float(checks[0]), bool(behind))
+        return _Plan(way, choice, inner, len(self._left), least, dues, came, slower, float(checks[0]), bool(behind))
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
@@ -358,7 +360,7 @@ class AutoPace:
             price = max(_DOUBT * other.choice.seconds, other.choice.seconds - other.tokens / plan.rate)
         else:
             other = self._probe(other, sequences)
-            price = max(0.0, other.choice.seconds - len(sequences) / plan.rate)
+            price = max(0.0, other.choice.seconds - other.texts / plan.rate)
         self._ways[way].unfair = other.leaves_behind
         if other.leaves_behind or self._explored + price > _EXPLORE * self._seconds:
             return plan
@@ -376,7 +378,7 @@ class AutoPace:
         seconds, plain = float(checks[rows]) + drafting, float(checks[count])
         shares = self._shares(sequences, plain)
         behind = shares is not None and bool(shares.leave_behind(np.zeros(count), seconds))
-        return _Plan(plan.way, Choice(lengths, count, seconds, count, {}), plan.inner, leaves_behind=behind)
+        return _Plan(plan.way, Choice(lengths, count, seconds, 0.0, {}), plan.inner, plan.texts, leaves_behind=behind)
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]

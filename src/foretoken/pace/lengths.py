@@ -15,8 +15,8 @@ _Ints = NDArray[np.intp]
 
 
 class Choice(NamedTuple):
-    """Lengths by sequence, the tokens that are expected of the round, its seconds, what the tokens are worth, and the
-    draft tokens that are expected of each sequence."""
+    """Lengths by sequence, the tokens that are expected of the round, its seconds, what the draft tokens are worth,
+    and how many of them are expected of each sequence."""
 
     lengths: dict[int, int]
     tokens: float
@@ -48,7 +48,7 @@ def best(
     gained = np.concatenate(([0.0], values[order].cumsum()))  # by the number of draft tokens
     longest = np.concatenate(([0], np.maximum.accumulate(lengths[order])))
     took = seconds(live + np.arange(len(gained)), longest)
-    rates = (live + gained) / took
+    rates = ((live if shares is None else shares.texts) + gained) / took
     if shares is not None:
         each = np.zeros((len(order), live))
         each[np.arange(len(order)), owners[order]] = likely[order]
@@ -58,4 +58,4 @@ def best(
     chosen = dict(zip(sequences, counts.tolist(), strict=True))
     by_text = [float(survival[at, :count].sum()) for at, count in enumerate(counts)]
     its = dict(zip(sequences, by_text, strict=True))
-    return Choice(chosen, live + sum(by_text), float(took[used]), live + float(gained[used]), its)
+    return Choice(chosen, live + sum(by_text), float(took[used]), float(gained[used]), its)

@@ -6,7 +6,8 @@ decoding. Two things prevent that.
 
 What counts is the mean time until texts end. A text that gains v tokens a round needs rounds in proportion to 1 / v, so
 another token a round saves it 1 / v**2, and a pass that takes a part longer costs each text that part of its 1 / v.
-Hence a token of a text weighs 1 / v**2 beside those of the others.
+Hence a token of a text weighs 1 / v**2 beside those of the others. A text whose prompt is read, or that drafts nothing,
+counts like one that gains a token a round: the pass brings it forward, and a longer pass is a longer wait for it.
 
 And no text may end later than in plain decoding beside the same texts, but for a few percent: what a round costs beyond
 a plain one, each text must have gained, or have gained before.
@@ -37,11 +38,13 @@ _LONGEST = 8.0
 
 
 class Shares(NamedTuple):
-    """weights: what a token of each text is worth, 1 on average. room: the seconds that each may lose in the round; 0
-    if it has lost too much before. others: the seconds that a text may lose for which nothing is drafted. plain:
-    seconds of a plain round, which a token that is gained beyond one saves. come: how many of the draft tokens that are
-    expected of each text come. most: seconds of a round, at most."""
+    """texts: how many share the round. weights: what a token of each text that may draft is worth; 1 on average over
+    all texts. room: the seconds that each may lose in the round; 0 if it has lost too much before. others: the seconds
+    that a text may lose for which nothing is drafted. plain: seconds of a plain round, which a token that is gained
+    beyond one saves. come: how many of the draft tokens that are expected of each text come. most: seconds of a round,
+    at most."""
 
+    texts: int
     weights: _Floats
     room: _Floats
     others: float
@@ -116,11 +119,12 @@ class Sharing:
         new = _Text()
         texts = (*sequences, *others)
         known = [self._texts.get(text, new) for text in texts]
-        slow = np.array([its.rounds / its.tokens for its in known[: len(sequences)]])
+        slow = np.array([its.rounds / its.tokens for its in known])
         late = np.array([its.ahead + _LATER * its.spent for its in known])
         to_come = np.array([max(0, min(_TO_COME, left[text])) for text in texts])
         room = np.maximum(late + _LATER * usual * to_come, 0.0)
         trust = [min(1.0, (_BELIEVED + its.came) / (_BELIEVED + its.expected)) for its in known[: len(sequences)]]
-        weights = slow**2 * (len(slow) / (slow**2).sum())
+        weights = (slow**2 * (len(slow) / (slow**2).sum()))[: len(sequences)]
         own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
-        return Shares(weights, own, theirs, plain, come * np.array(trust), plain * (1 + _LONGEST / len(known)))
+        most = plain * (1 + _LONGEST / len(known))
+        return Shares(len(known), weights, own, theirs, plain, come * np.array(trust), most)
