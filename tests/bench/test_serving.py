@@ -29,7 +29,7 @@ def test_a_spread_is_in_milliseconds() -> None:
 
 def asked(**more: object) -> argparse.Namespace:
     usual = {"model": "stdlib-1m", "suite": "heldout-20", "max_new_tokens": 8, "draft": "lookup", "repeats": 1}
-    usual |= {"at_once": [1, 3], "prompt_tokens": 64, "decoding": 1500, "lead": 0.05, "beside": None}
+    usual |= {"at_once": [1, 3], "prompt_tokens": 64, "decoding": 1500, "lead": 0.05, "beside": None, "device": "cpu"}
     return argparse.Namespace(**{**usual, **more})
 
 

@@ -162,12 +162,13 @@ def told(sharing: Sharing, gained: dict[int, int], read: dict[int, int] | None =
 
 def test_what_a_token_is_worth_and_what_a_text_may_lose() -> None:
     sharing = Sharing()
-    assert sharing.of([0], {0: 99}, 1.0, 1.0, 1.0) is None, "nobody else waits"
+    assert sharing.of([0], {0: 99}, 1.0, 1.0) is None, "nobody else waits"
     both = {0: 99, 1: 99}
     for _ in range(100):
         told(sharing, {0: 1, 1: 4})
-    shares = sharing.of([0, 1], both, 1.0, 1.0, 0.5)
+    shares = sharing.of([0, 1], both, 1.0, 1.0)
     assert shares is not None
+    shares = shares.of_which(0.5)
     slow, fast = shares.weights
     assert slow + fast == pytest.approx(2.0)
     assert slow / fast == pytest.approx(16.0, rel=0.3), "four times as fast: a token saves a sixteenth of the time"
@@ -176,23 +177,23 @@ def test_what_a_token_is_worth_and_what_a_text_may_lose() -> None:
     gained = np.array([[0.0, 9.0], [1.9, 9.0], [2.1, 0.0], [2.1, 0.0]])
     seconds = np.array([1.01, 2.0, 2.0, 5.1])
     assert shares.leave_behind(gained, seconds).tolist() == [True, True, False, True], "the last round is too long"
-    beside = sharing.of([1], both, 1.0, 1.0, 1.0)
+    beside = sharing.of([1], both, 1.0, 1.0)
     assert beside is not None
     assert beside.leave_behind(np.array([99.0]), 1.01), "the text beside it gains nothing"
     told(sharing, {1: 1})
-    again = sharing.of([0, 1], both, 1.0, 1.0, 1.0)
+    again = sharing.of([0, 1], both, 1.0, 1.0)
     assert again is not None
     assert again.room[0] == 0.0, "a text that was left out of a round is remembered"
     sharing.begin({1: 99})
-    new = sharing.of([0, 1], both, 1.0, 1.0, 1.0)
+    new = sharing.of([0, 1], both, 1.0, 1.0)
     assert new is not None
     assert new.room[0] == pytest.approx(64 * 0.025), "of the time that it is taken to need"
     sharing.begin(both)
     sharing.came(0, expected=6.0, came=0.0)
-    doubted = sharing.of([0, 1], both, 1.0, 1.0, 1.0)
+    doubted = sharing.of([0, 1], both, 1.0, 1.0)
     assert doubted is not None
     assert doubted.come.tolist() == pytest.approx([1 / 7, 1.0]), "nothing came of its first draft"
-    short = sharing.of([0, 1], {0: 5, 1: 99}, 1.0, 1.0, 1.0)
+    short = sharing.of([0, 1], {0: 5, 1: 99}, 1.0, 1.0)
     assert short is not None
     assert short.room[0] == pytest.approx(5 * 0.025), "it may not gain more"
 
@@ -203,7 +204,7 @@ def test_a_text_whose_prompt_is_read_waits_for_drafts_as_well() -> None:
 
     def waits() -> float:
         sharing.begin(both)
-        shares = sharing.of([0], both, 1.0, 1.0, 1.0)
+        shares = sharing.of([0], both, 1.0, 1.0)
         assert shares is not None
         return shares.others
 

@@ -96,6 +96,7 @@ class AutoPace:
         self._saved = 0.0  # seconds that texts have saved on average in rounds that they shared
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._sharing = Sharing()
+        self._shares: Shares | None = None  # what counts in the round that is under way; None for one text alone
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
@@ -118,12 +119,14 @@ class AutoPace:
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
         self._now = None
-        if self._in_haste and (like := self._like(place, sequences)) is not None:
+        nothing = self._nothing(sequences)
+        usual = self._check.of(len(self._left))
+        self._shares = self._sharing.of(sequences, self._left, nothing.choice.seconds, usual)
+        if self._in_haste and (like := self._like(place)) is not None:
             return like
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         fair = [each for each in plans if not each.leaves_behind]
-        nothing = self._nothing(sequences)
         best = max([nothing, *fair] if free else plans, key=lambda each: each.rate)
         for each in plans if free else ():
             its = self._ways[each.way]
@@ -157,7 +160,7 @@ class AutoPace:
         round, but the less the more texts there are."""
         return _AGAIN if self._levels.levels[way.start].cost is not None else 1 + len(self._left) // _TEXTS
 
-    def _like(self, place: _Place, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]] | None:
+    def _like(self, place: _Place) -> dict[int, tuple[Budget, ...]] | None:
         """The last choice for such places, or else the last one for these sequences: with many of them, places are
         seldom the same twice. No drafts, if a text has no time for them."""
         if not self._last:
@@ -165,15 +168,10 @@ class AutoPace:
         chosen, seconds = self._last.get(place) or next(reversed(self._last.values()))
         if chosen.keys() != self._kinds.keys():
             return None
-        if seconds:
-            plain = self._nothing(sequences).choice.seconds
-            shares = self._shares(sequences, plain)
-            if shares is not None and shares.leave_behind(np.zeros(len(sequences)), plain + seconds):
-                return dict.fromkeys(sequences, (Budget(0, 0),) * len(self._levels.levels))
+        shares = self._shares
+        if seconds and shares is not None and shares.leave_behind(np.zeros(len(chosen)), shares.plain + seconds):
+            return dict.fromkeys(chosen, (Budget(0, 0),) * len(self._levels.levels))
         return chosen
-
-    def _shares(self, sequences: Sequence[int], plain: float, come: float = 1.0) -> Shares | None:
-        return self._sharing.of(sequences, self._left, plain, self._check.of(len(self._left)), come)
 
     @property
     def _in_haste(self) -> bool:
@@ -284,7 +282,7 @@ class AutoPace:
         checks, factor, again = self._checks(sequences, rows), its.drafting.of(1.0), its.catching_up.value
         plain = float(checks[len(sequences)])
         came = its.gains.value(self._rounds) if its.gains else 1.0
-        shares = self._shares(sequences, plain, came)
+        shares = None if self._shares is None else self._shares.of_which(came)
         slower = 1.0 if shares is None else its.slower(self._rounds)
         if level.free:
             choice = best(
@@ -331,7 +329,7 @@ class AutoPace:
         rows = min(most, round(sum(mean.rows for mean in means) / together))
         # of texts together: they differ from the average, and passes have more rows than were ever measured
         came, slower = its.shared_gains.value(self._rounds), its.slower(self._rounds)
-        shares = self._shares(sequences, float(checks[0]), came)
+        shares = None if self._shares is None else self._shares.of_which(came)
         if shares is None:
             came = slower = 1.0
         seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
@@ -375,9 +373,8 @@ class AutoPace:
         drafting = its.catching_up.value + its.drafting.of(plan.inner.of_one(lengths[sequences[0]]))
         rows = sum(1 + length for length in lengths.values())
         checks, count = self._checks(sequences, rows), len(sequences)
-        seconds, plain = float(checks[rows]) + drafting, float(checks[count])
-        shares = self._shares(sequences, plain)
-        behind = shares is not None and bool(shares.leave_behind(np.zeros(count), seconds))
+        seconds = float(checks[rows]) + drafting
+        behind = self._shares is not None and bool(self._shares.leave_behind(np.zeros(count), seconds))
         return _Plan(plan.way, Choice(lengths, count, seconds, 0.0, {}), plan.inner, plan.texts, leaves_behind=behind)
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:

@@ -45,6 +45,11 @@ def best(
     lengths = np.tile(np.arange(1, most + 1), live)
     owners = np.repeat(np.arange(live), most)
     order = np.lexsort((owners, lengths, -values))
+    if (
+        shares is not None
+    ):  # more rows never take less time, so no more of them need a look than fit into the longest round
+        rows = np.arange(live, live + len(order) + 1)
+        order = order[: max(0, np.count_nonzero(seconds(rows, np.zeros_like(rows)) <= shares.most) - 1)]
     gained = np.concatenate(([0.0], values[order].cumsum()))  # by the number of draft tokens
     longest = np.concatenate(([0], np.maximum.accumulate(lengths[order])))
     took = seconds(live + np.arange(len(gained)), longest)

@@ -52,6 +52,10 @@ class Shares(NamedTuple):
     come: _Floats
     most: float
 
+    def of_which(self, come: float) -> Shares:
+        """The same, where so many of the draft tokens that are expected come."""
+        return self._replace(come=come * self.come)
+
     def leave_behind(self, gained: _Floats, seconds: float | _Floats) -> NDArray[np.bool_] | np.bool_:
         """Whether a text would lose more than it may, in one round or in several. gained: draft tokens that are
         expected, by text [texts] or [rounds, texts]. seconds: of the rounds."""
@@ -107,12 +111,10 @@ class Sharing:
         if its is not None:
             its.expected, its.came = its.expected + expected, its.came + came
 
-    def of(
-        self, sequences: Sequence[int], left: Mapping[int, int], plain: float, usual: float, come: float
-    ) -> Shares | None:
+    def of(self, sequences: Sequence[int], left: Mapping[int, int], plain: float, usual: float) -> Shares | None:
         """What counts for texts that share the next round; None if there is but one. sequences: those that may draft.
         left: how many tokens each text under way may still gain. plain: seconds of that round without drafts. usual: of
-        one in which no prompt is read. come: how many of the draft tokens that are expected come, of all texts."""
+        one in which no prompt is read."""
         if len(left) == 1:
             return None
         others = [text for text in left if text not in sequences]
@@ -127,4 +129,4 @@ class Sharing:
         weights = (slow**2 * (len(slow) / (slow**2).sum()))[: len(sequences)]
         own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
         most = plain * (1 + _LONGEST / len(known))
-        return Shares(len(known), weights, own, theirs, plain, come * np.array(trust), most)
+        return Shares(len(known), weights, own, theirs, plain, np.array(trust), most)
