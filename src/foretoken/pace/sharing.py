@@ -27,7 +27,7 @@ from foretoken.protocol.telemetry import RoundRecord
 _Floats = NDArray[np.float64]
 _LEFT = 0.98  # of what was heard, with each round of a text: after 34 rounds, a round counts half
 _UNKNOWN = 4.0  # rounds of one token that are taken to have been before a text's first one
-_LATER = 0.025  # share of its time by which a text may end later than in plain decoding
+_LATER = 0.02  # share of its time by which a text may end later than in plain decoding
 # A text's time counts for so many tokens to come, so something can be tried at the beginning, or for fewer if it may
 # not gain so many. That it may gain more says little: most texts end by themselves.
 _TO_COME = 64
