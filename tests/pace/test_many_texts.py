@@ -315,3 +315,22 @@ def test_nothing_is_tried_that_would_leave_a_text_behind() -> None:
         pace.heard(RoundRecord(turn, drafted, dict.fromkeys(left, 0), gained, took, AMX.of(16), budgets=budgets))
     assert spent < 1.03 * 200 * AMX.of(16)
     assert made < 4
+
+
+@pytest.mark.parametrize("reading", [True, False])
+def test_nothing_is_tried_while_a_prompt_is_read(reading: bool) -> None:
+    """From such a round nothing would be learned: its pass is not the price of one that only checks."""
+    moment = Moment()
+    copy = Paced("copy", Budget(24, 24), True, (0.1,), PassCost(Price({1: 0.01, 2: 0.011}), moment))
+    check = PassCost(AMX, moment)
+    check.heard(1, AMX.of(1))
+    pace = AutoPace([copy, Paced("lookup", Budget(24, 24), True, (0.0,))], check)
+    left, tried = dict.fromkeys(range(3), 1000), 0
+    for turn in range(200):
+        budgets = pace.choose([0, 1], left)
+        drafted = {text: min(1, sum(each.rows for each in its)) for text, its in budgets.items()}
+        tried += any(drafted.values())
+        gained = dict.fromkeys((0, 1) if reading else left, 1)
+        read = {2: 8} if reading else {}
+        pace.heard(RoundRecord(turn, drafted, {0: 0, 1: 0}, gained, 0.0, AMX.of(8), budgets=budgets, read=read))
+    assert bool(tried) != reading

@@ -19,6 +19,7 @@ from foretoken.pace.auto import AutoPace
 from foretoken.pace.cost import ASSUMED, Moment, PassCost
 from foretoken.pace.lengths import best
 from foretoken.pace.levels import Paced
+from foretoken.pace.thinking import Thinking
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
@@ -209,6 +210,23 @@ def test_where_rounds_are_short_the_pace_computes_in_few_of_them(monkeypatch: py
         pace.heard(record)
         taken += short
         if turn == 32:
-            begun = pace.arithmetic
+            begun = computed
             assert computed > 60, "at the beginning it computes in every round"
-    assert 0 < pace.arithmetic - begun < 0.011 * taken
+    assert 0 < each * (computed - begun) < 0.011 * taken
+
+
+def test_what_was_saved_for_other_texts_long_ago_pays_for_no_choosing_today() -> None:
+    thinking, each = Thinking(), 0.0018  # seconds, 1.8 % of a round
+
+    def chosen(rounds: int, saved: float) -> int:
+        count = 0
+        for _ in range(rounds):
+            if not thinking.in_haste:
+                thinking.took(each)
+                count += 1
+            thinking.heard(0.1, saved)
+        return count
+
+    assert chosen(1000, saved=0.1) == 1000, "drafts save as much as passes take, so choosing may take 2 %"
+    chosen(200, saved=0.0)
+    assert 0.9 < chosen(1000, saved=0.0) * each < 1.02, "1 % of 100 seconds"

@@ -13,6 +13,7 @@ from foretoken.pace.cost import LearnedCost
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
 from foretoken.pace.sharing import Shares, Sharing
+from foretoken.pace.thinking import Thinking
 from foretoken.pace.ways import Way, ways_of
 from foretoken.pace.work import caught_up, drafting_seconds
 from foretoken.pace.yields import Yield, Yields
@@ -23,9 +24,6 @@ _RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
 _EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
 _AGAIN = 8  # rounds after which a way of drafting is looked at again that was not worth it
 _TEXTS = 4  # of a lookup: one round, and one more for so many texts
-_ARITHMETIC = 0.01  # share of the time that choosing and learning may take
-_OF_SAVED = 0.05  # share of what drafts have saved several texts which it may take, too, but at most as much again
-_ALWAYS = 32  # rounds at the beginning in which it may take more
 _DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is taken to cost: opinions may be wrong
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
@@ -93,12 +91,11 @@ class AutoPace:
         self._rounds = 0
         self._looked_for: tuple[int, ...] = ()  # the texts of the last choice
         self._seconds = 0.0  # that rounds have taken so far
-        self._saved = 0.0  # seconds that texts have saved on average in rounds that they shared
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._sharing = Sharing()
         self._shares: Shares | None = None  # what counts in the round that is under way; None for one text alone
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
-        self.arithmetic = 0.0  # seconds of choosing and learning
+        self._thinking = Thinking()
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
         self._last: dict[_Place, tuple[dict[int, tuple[Budget, ...]], float]] = {}  # choices, and what drafts cost
         self._reads = 0  # rows of prompts in the last round
@@ -112,7 +109,7 @@ class AutoPace:
             return {}
         began = thread_time()
         chosen = self._chosen(sequences)
-        self.arithmetic += thread_time() - began
+        self._thinking.took(thread_time() - began)
         return chosen
 
     def _chosen(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
@@ -122,7 +119,7 @@ class AutoPace:
         nothing = self._nothing(sequences)
         usual = self._check.of(len(self._left))
         self._shares = self._sharing.of(sequences, self._left, nothing.choice.seconds, usual)
-        if self._in_haste and (like := self._like(place)) is not None:
+        if self._thinking.in_haste and (like := self._like(place)) is not None:
             return like
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
@@ -173,13 +170,6 @@ class AutoPace:
             return dict.fromkeys(chosen, (Budget(0, 0),) * len(self._levels.levels))
         return chosen
 
-    @property
-    def _in_haste(self) -> bool:
-        """Whether rounds are so short that choosing and learning in each of them would cost more than it may."""
-        may = _ARITHMETIC * self._seconds
-        may += min(may, _OF_SAVED * max(0.0, self._saved))
-        return self._rounds > _ALWAYS and self.arithmetic > may
-
     def heard(self, record: RoundRecord) -> None:
         """Learn from a round."""
         self._rounds += 1
@@ -188,16 +178,17 @@ class AutoPace:
         self._reads = sum(record.read.values())
         plain, drafts = self._shares_of_time(record)
         self._sharing.heard(record, seconds, plain, drafts)
-        if not record.read and len(record.new_tokens) > 1:
-            self._saved += plain * sum(record.new_tokens.values()) / len(record.new_tokens) - seconds
+        texts = len(record.new_tokens)
+        shared = texts > 1 and not record.read
+        self._thinking.heard(seconds, plain * sum(record.new_tokens.values()) / texts - seconds if shared else 0.0)
         if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
             self._forget(tuple(record.read))
-        elif not self._in_haste:
+        elif not self._thinking.in_haste:
             began = thread_time()
             self._recent *= _RECENTLY
             self._recent += sum(record.new_tokens.values()), seconds
             self._learn(record)
-            self.arithmetic += thread_time() - began
+            self._thinking.took(thread_time() - began)
 
     def _plain(self, record: RoundRecord) -> float:
         """The seconds that a round would have had without drafts, by those of its own pass: so what slows the machine
@@ -347,7 +338,7 @@ class AutoPace:
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
         ways = [w for w, its in self._ways.items() if (w != plan.way or not plan.drafts) and not its.unfair]
-        if not ways or not self._check.known:
+        if not ways or not self._check.known or self._sharing.reading:  # of a round that reads, nothing is learned
             return plan
         way = min(ways, key=lambda each: self._ways[each].tried)
         other = next((each for each in plans if each.way == way), None)

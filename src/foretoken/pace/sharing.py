@@ -89,6 +89,11 @@ class Sharing:
         for text in texts:
             self._texts.setdefault(text, _Text())
 
+    @property
+    def reading(self) -> bool:
+        """Whether the prompt of a text is read, or waits for it."""
+        return not all(its.decodes for its in self._texts.values())
+
     def heard(self, record: RoundRecord, seconds: float, plain: float, drafts: float) -> None:
         """Note a round, its seconds, those of a plain one, and those that drafts have added to it."""
         for text in record.read:
