@@ -234,6 +234,21 @@ def test_drafts_for_one_text_do_not_keep_many_prompts_waiting(reading: int, draf
     assert bool(budgets[0][0].rows) == drafts
 
 
+@pytest.mark.parametrize(("reading", "drafts"), [(1, True), (9, False)])
+def test_a_round_that_reads_is_long_and_drafts_are_not_cheap_beside_it(reading: int, drafts: bool) -> None:
+    """What counts is how much later the others go on, in rounds as they usually are."""
+    moment, copy = Moment(), Price({1: 0.012, 4: 0.014, 16: 0.024})
+    level = Paced("mxfp4", Budget(24, 24, 2), True, (0.9,), PassCost(copy, moment), ends=True)
+    check = PassCost(AMX, moment)
+    check.heard(1, AMX.of(1))
+    pace, decoding = AutoPace([level], check), [0]
+    left = dict.fromkeys(range(1 + reading), 64)
+    pace.choose([], left)
+    none, one = dict.fromkeys(decoding, 0), dict.fromkeys(decoding, 1)
+    pace.heard(RoundRecord(0, none, none, one, 0.0, AMX.of(91), read={1: 90}))
+    assert any(each[0].rows for each in pace.choose(decoding, left).values()) == drafts
+
+
 def test_what_a_round_costs_anyway_is_not_put_down_to_drafts() -> None:
     rates = (0.1, *(0.97,) * 7)
     usual = fmean(paced(rates, seed, Machine(AMX))[1] for seed in SEEDS)

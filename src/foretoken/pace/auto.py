@@ -33,13 +33,14 @@ _Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' text
 class _Plan(NamedTuple):
     """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. texts: how
     many share the round. factor: how many of the draft tokens that are expected have come, of late. slower: how many
-    times the seconds, which `choice` has. plain: seconds of a round without drafts. leaves_behind: whether a text would
-    lose more than it may."""
+    times the seconds, which `choice` has. plain: seconds of a round without drafts. aside: seconds of the round that
+    are not for decoding: prompts are read in them. leaves_behind: whether a text would lose more than it may."""
 
     way: Way
     choice: Choice
     inner: Inner
     texts: int
+    aside: float = 0.0
     least: float = 0.0
     dues: tuple[float, ...] = ()
     factor: float = 1.0
@@ -60,8 +61,13 @@ class _Plan(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Expected tokens a second."""
-        return self.tokens / self.choice.seconds
+        """Expected tokens a second of decoding."""
+        return self.tokens / self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the round, without those in which prompts are read."""
+        return self.choice.seconds - self.aside
 
 
 class AutoPace:
@@ -98,13 +104,16 @@ class AutoPace:
         self._thinking = Thinking()
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
         self._last: dict[_Place, tuple[dict[int, tuple[Budget, ...]], float]] = {}  # choices, and what drafts cost
-        self._reads = 0  # rows of prompts in the last round
+        self._reads = 0  # rows of prompts in the last round, if others follow in the next one
+        self._aside = 0.0  # seconds that they take in it
 
     def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence that may draft in the next round. left: how many tokens each sequence under way
         may still gain, with those that may not draft, or whose prompts are being read: they wait for the drafts."""
         self._sharing.begin(left)
         self._left = left
+        if not self._sharing.reading:
+            self._reads = 0
         if not sequences:
             return {}
         began = thread_time()
@@ -116,9 +125,11 @@ class AutoPace:
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
         self._now = None
-        nothing = self._nothing(sequences)
         usual = self._check.of(len(self._left))
-        self._shares = self._sharing.of(sequences, self._left, nothing.choice.seconds, usual)
+        plain = float(self._checks(sequences, len(sequences))[len(sequences)])
+        self._aside = plain - usual
+        self._shares = self._sharing.of(sequences, self._left, plain, usual)
+        nothing = self._nothing(sequences)
         if self._thinking.in_haste and (like := self._like(place)) is not None:
             return like
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
@@ -197,7 +208,7 @@ class AutoPace:
         return record.check_seconds * self._check.of(max(1, len(record.drafted))) / self._check.of(rows)
 
     def _shares_of_time(self, record: RoundRecord) -> tuple[float, float]:
-        """The seconds that such a round has without drafts, and those that drafts have added."""
+        """The seconds of such a round without drafts and prompts, and those that drafts have added."""
         drafting = drafting_seconds(record)
         if not record.read:
             plain = self._plain(record)
@@ -205,8 +216,8 @@ class AutoPace:
         texts, rows = len(record.drafted), sum(1 + count for count in record.drafted.values())
         if not texts or not self._check.known:
             return 0.0, drafting
-        plain = self._check.of(texts + self._reads)
-        return plain, drafting + self._check.of(rows + self._reads) - plain
+        of = self._check.of
+        return of(len(self._left)), drafting + of(rows + self._reads) - of(texts + self._reads)
 
     def _forget(self, sequences: Sequence[int]) -> None:
         for each in self._ways.values():
@@ -286,12 +297,12 @@ class AutoPace:
             )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + slower * again * choice.tokens)
-            return _Plan(way, choice, inner, len(self._left), factor=came, slower=slower, plain=plain)
+            return _Plan(way, choice, inner, len(self._left), self._aside, factor=came, slower=slower, plain=plain)
         tokens = len(sequences) + float(survival.sum())
         seconds = slower * (float(checks[rows]) + factor * inner.of_one(most) + again * tokens)
         gained = dict(zip(sequences, survival.sum(axis=1).tolist(), strict=True))
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens - len(sequences), gained)
-        return _Plan(way, choice, inner, len(self._left), factor=came, slower=slower, plain=plain)
+        return _Plan(way, choice, inner, len(self._left), self._aside, factor=came, slower=slower, plain=plain)
 
     def _checks(self, sequences: Sequence[int], most: int) -> NDArray[np.float64]:
         """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text, and as many
@@ -303,7 +314,7 @@ class AutoPace:
         """Plain decoding."""
         count = len(sequences)
         choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), 0.0, {})
-        return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()), len(self._left))
+        return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()), len(self._left), self._aside)
 
     def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
@@ -324,7 +335,7 @@ class AutoPace:
         if shares is None:
             came = slower = 1.0
         seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
-        plain = len(self._left) / float(checks[0])
+        plain = len(self._left) / (float(checks[0]) - self._aside)
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
         dues = tuple((rate / together * (checks - checks[0])).tolist())
@@ -333,7 +344,9 @@ class AutoPace:
         behind = shares is not None and shares.leave_behind(gained, seconds)
         by_text = dict(zip(sequences, gained.tolist(), strict=True))
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth, by_text)
-        return _Plan(way, choice, inner, len(self._left), least, dues, came, slower, float(checks[0]), bool(behind))
+        return _Plan(
+            way, choice, inner, len(self._left), self._aside, least, dues, came, slower, float(checks[0]), bool(behind)
+        )
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
@@ -346,10 +359,10 @@ class AutoPace:
             return plan
         near = plan.drafts and other.drafts and other.way.start == plan.way.start
         if near or self._ways[way].yields is not None:  # a whole draft: of few tokens one would learn too little
-            price = max(_DOUBT * other.choice.seconds, other.choice.seconds - other.tokens / plan.rate)
+            price = max(_DOUBT * other.choice.seconds, other.seconds - other.tokens / plan.rate)
         else:
             other = self._probe(other, sequences)
-            price = max(0.0, other.choice.seconds - other.texts / plan.rate)
+            price = max(0.0, other.seconds - other.texts / plan.rate)
         self._ways[way].unfair = other.leaves_behind
         if other.leaves_behind or self._explored + price > _EXPLORE * self._seconds:
             return plan
@@ -366,7 +379,9 @@ class AutoPace:
         checks, count = self._checks(sequences, rows), len(sequences)
         seconds = float(checks[rows]) + drafting
         behind = self._shares is not None and bool(self._shares.leave_behind(np.zeros(count), seconds))
-        return _Plan(plan.way, Choice(lengths, count, seconds, 0.0, {}), plan.inner, plan.texts, leaves_behind=behind)
+        return _Plan(
+            plan.way, Choice(lengths, count, seconds, 0.0, {}), plan.inner, plan.texts, plan.aside, leaves_behind=behind
+        )
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]

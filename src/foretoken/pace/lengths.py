@@ -35,9 +35,9 @@ def best(
 
     survival: [sequences, most], the probabilities that the first 1, 2, ... tokens of each sequence's draft are all
     accepted, which never rise. seconds: of rounds, given the rows that each checks and its longest draft. shares: what
-    a token of each sequence is worth, and how much each may lose; None if that does not matter. Tokens are added where
-    they are worth most, over all sequences. The seconds may rise in steps, so every number of tokens is looked at, not
-    only the first at which the rate falls.
+    a token of each sequence is worth, how much each may lose, and how many seconds do not count, as prompts are read in
+    them; None if that does not matter. Tokens are added where they are worth most, over all sequences. The seconds may
+    rise in steps, so every number of tokens is looked at, not only the first at which the rate falls.
     """
     live, most = survival.shape
     likely = survival.ravel()
@@ -45,15 +45,14 @@ def best(
     lengths = np.tile(np.arange(1, most + 1), live)
     owners = np.repeat(np.arange(live), most)
     order = np.lexsort((owners, lengths, -values))
-    if (
-        shares is not None
-    ):  # more rows never take less time, so no more of them need a look than fit into the longest round
+    if shares is not None:  # more rows never take less time: what does not fit into the longest round needs no look
         rows = np.arange(live, live + len(order) + 1)
         order = order[: max(0, np.count_nonzero(seconds(rows, np.zeros_like(rows)) <= shares.most) - 1)]
     gained = np.concatenate(([0.0], values[order].cumsum()))  # by the number of draft tokens
     longest = np.concatenate(([0], np.maximum.accumulate(lengths[order])))
     took = seconds(live + np.arange(len(gained)), longest)
-    rates = ((live if shares is None else shares.texts) + gained) / took
+    texts, aside = (live, 0.0) if shares is None else (shares.texts, shares.aside)
+    rates = (texts + gained) / (took - aside)
     if shares is not None:
         each = np.zeros((len(order), live))
         each[np.arange(len(order)), owners[order]] = likely[order]

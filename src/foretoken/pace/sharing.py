@@ -40,15 +40,16 @@ _LONGEST = 8.0
 class Shares(NamedTuple):
     """texts: how many share the round. weights: what a token of each text that may draft is worth; 1 on average over
     all texts. room: the seconds that each may lose in the round; 0 if it has lost too much before. others: the seconds
-    that a text may lose for which nothing is drafted. plain: seconds of a plain round, which a token that is gained
-    beyond one saves. come: how many of the draft tokens that are expected of each text come. most: seconds of a round,
-    at most."""
+    that a text may lose for which nothing is drafted. plain: seconds of the round without drafts. aside: those of them
+    in which prompts are read. come: how many of the draft tokens that are expected of each text come. most: seconds of
+    a round, at most."""
 
     texts: int
     weights: _Floats
     room: _Floats
     others: float
     plain: float
+    aside: float
     come: _Floats
     most: float
 
@@ -59,7 +60,8 @@ class Shares(NamedTuple):
     def leave_behind(self, gained: _Floats, seconds: float | _Floats) -> NDArray[np.bool_] | np.bool_:
         """Whether a text would lose more than it may, in one round or in several. gained: draft tokens that are
         expected, by text [texts] or [rounds, texts]. seconds: of the rounds."""
-        least = (self.come * self.plain * gained + self.room).min(axis=-1).clip(max=self.others)
+        usual = self.plain - self.aside  # which a token that is gained beyond one saves: a round of some time later
+        least = (self.come * usual * gained + self.room).min(axis=-1).clip(max=self.others)
         left_behind: NDArray[np.bool_] = (seconds - self.plain > least) | (seconds > self.most)
         return left_behind
 
@@ -95,7 +97,7 @@ class Sharing:
         return not all(its.decodes for its in self._texts.values())
 
     def heard(self, record: RoundRecord, seconds: float, plain: float, drafts: float) -> None:
-        """Note a round, its seconds, those of a plain one, and those that drafts have added to it."""
+        """Note a round, its seconds, those of one without drafts and prompts, and those that drafts have added."""
         for text in record.read:
             its = self._texts.get(text)
             if its is None or its.decodes:  # a text under the number of one that has ended
@@ -134,4 +136,4 @@ class Sharing:
         weights = (slow**2 * (len(slow) / (slow**2).sum()))[: len(sequences)]
         own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
         most = plain * (1 + _LONGEST / len(known))
-        return Shares(len(known), weights, own, theirs, plain, np.array(trust), most)
+        return Shares(len(known), weights, own, theirs, plain, plain - usual, np.array(trust), most)
