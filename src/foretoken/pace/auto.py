@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import thread_time
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from foretoken.pace.cost import LearnedCost
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
+from foretoken.pace.plan import Plan
 from foretoken.pace.sharing import Shares, Sharing
 from foretoken.pace.thinking import Thinking
 from foretoken.pace.ways import Way, ways_of
@@ -28,46 +28,6 @@ _DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
 _Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' texts have reached, by sequence
-
-
-class _Plan(NamedTuple):
-    """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. texts: how
-    many share the round. factor: how many of the draft tokens that are expected have come, of late. slower: how many
-    times the seconds, which `choice` has. plain: seconds of a round without drafts. aside: seconds of the round that
-    are not for decoding: prompts are read in them. leaves_behind: whether a text would lose more than it may."""
-
-    way: Way
-    choice: Choice
-    inner: Inner
-    texts: int
-    aside: float = 0.0
-    least: float = 0.0
-    dues: tuple[float, ...] = ()
-    factor: float = 1.0
-    slower: float = 1.0
-    plain: float = 0.0
-    leaves_behind: bool = False
-
-    @property
-    def drafts(self) -> bool:
-        """Whether anything is drafted."""
-        return any(self.choice.lengths.values())
-
-    @property
-    def tokens(self) -> float:
-        """The tokens that are expected, by what they are worth: those of drafts, and one of each text. One whose prompt
-        is read, or that drafts nothing, goes on as well."""
-        return self.texts + self.factor * self.choice.worth
-
-    @property
-    def rate(self) -> float:
-        """Expected tokens a second of decoding."""
-        return self.tokens / self.seconds
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the round, without those in which prompts are read."""
-        return self.choice.seconds - self.aside
 
 
 class AutoPace:
@@ -96,16 +56,17 @@ class AutoPace:
         self._ways = ways_of(levels)
         self._rounds = 0
         self._looked_for: tuple[int, ...] = ()  # the texts of the last choice
-        self._seconds = 0.0  # that rounds have taken so far
+        self._seconds = 0.0  # that rounds have taken so far in which nothing was read
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._sharing = Sharing()
         self._shares: Shares | None = None  # what counts in the round that is under way; None for one text alone
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self._thinking = Thinking()
-        self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
+        self._now: Plan | None = None  # for the round that is under way, unless it was chosen in haste
         self._last: dict[_Place, tuple[dict[int, tuple[Budget, ...]], float]] = {}  # choices, and what drafts cost
-        self._reads = 0  # rows of prompts in the last round, if others follow in the next one
-        self._aside = 0.0  # seconds that they take in it
+        self._has_read = False  # whether a prompt was read in the last round
+        self._reads = 0  # rows of prompts in the last round, and in the next one if a prompt is still read then
+        self._aside = 0.0  # seconds that they add to it
 
     def choose(self, sequences: Sequence[int], left: Mapping[int, int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence that may draft in the next round. left: how many tokens each sequence under way
@@ -125,13 +86,16 @@ class AutoPace:
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
         self._now = None
+        last = self._like(place) if self._thinking.in_haste else None
+        if last is not None and not last[1]:
+            return last[0]
         usual = self._check.of(len(self._left))
         plain = float(self._checks(sequences, len(sequences))[len(sequences)])
         self._aside = plain - usual
         self._shares = self._sharing.of(sequences, self._left, plain, usual)
+        if last is not None:
+            return self._if_fair(*last)
         nothing = self._nothing(sequences)
-        if self._thinking.in_haste and (like := self._like(place)) is not None:
-            return like
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         fair = [each for each in plans if not each.leaves_behind]
@@ -168,24 +132,28 @@ class AutoPace:
         round, but the less the more texts there are."""
         return _AGAIN if self._levels.levels[way.start].cost is not None else 1 + len(self._left) // _TEXTS
 
-    def _like(self, place: _Place) -> dict[int, tuple[Budget, ...]] | None:
+    def _like(self, place: _Place) -> tuple[dict[int, tuple[Budget, ...]], float] | None:
         """The last choice for such places, or else the last one for these sequences: with many of them, places are
-        seldom the same twice. No drafts, if a text has no time for them."""
+        seldom the same twice. With it, the seconds that its drafts cost."""
         if not self._last:
             return None
-        chosen, seconds = self._last.get(place) or next(reversed(self._last.values()))
-        if chosen.keys() != self._kinds.keys():
-            return None
+        last = self._last.get(place) or next(reversed(self._last.values()))
+        return last if last[0].keys() == self._kinds.keys() else None
+
+    def _if_fair(self, chosen: dict[int, tuple[Budget, ...]], seconds: float) -> dict[int, tuple[Budget, ...]]:
+        """A choice whose drafts cost some seconds. No drafts, if a text has no time for them."""
         shares = self._shares
-        if seconds and shares is not None and shares.leave_behind(np.zeros(len(chosen)), shares.plain + seconds):
+        if shares is not None and shares.leave_behind(np.zeros(len(chosen)), shares.plain + seconds):
             return dict.fromkeys(chosen, (Budget(0, 0),) * len(self._levels.levels))
         return chosen
 
     def heard(self, record: RoundRecord) -> None:
         """Learn from a round."""
         self._rounds += 1
+        hasty = self._thinking.in_haste
         seconds = record.propose_seconds + record.check_seconds
-        self._seconds += seconds
+        self._seconds += 0.0 if record.read else seconds
+        self._has_read = bool(record.read)
         self._reads = sum(record.read.values())
         plain, drafts = self._shares_of_time(record)
         self._sharing.heard(record, seconds, plain, drafts)
@@ -194,7 +162,7 @@ class AutoPace:
         self._thinking.heard(seconds, plain * sum(record.new_tokens.values()) / texts - seconds if shared else 0.0)
         if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
             self._forget(tuple(record.read))
-        elif not self._thinking.in_haste:
+        elif not hasty:
             began = thread_time()
             self._recent *= _RECENTLY
             self._recent += sum(record.new_tokens.values()), seconds
@@ -223,7 +191,7 @@ class AutoPace:
         for each in self._ways.values():
             each.accepted.forget(sequences)
         self._levels.forget(sequences)
-        self._last.clear()
+        self._last = {place: last for place, last in self._last.items() if last[0].keys().isdisjoint(sequences)}
 
     def _learn(self, record: RoundRecord) -> None:
         rows = sum(1 + count for count in record.drafted.values())
@@ -252,7 +220,7 @@ class AutoPace:
                 its.shared_gains.heard(expected, came, self._rounds)
                 seconds, plain = drafting_seconds(record) + record.check_seconds, self._plain(record)
                 if plain > 0:  # not on a clock that stands still
-                    its.shared.heard(now.choice.seconds / now.slower / now.plain, seconds / plain)
+                    its.shared.heard(now.seconds / now.slower / (now.plain - now.aside), seconds / plain)
                     its.shared_at = self._rounds
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
@@ -272,7 +240,7 @@ class AutoPace:
         its.drafting.heard(predicted, record.propose_seconds - seconds)
         self._levels.heard(record.work, asked)
 
-    def _plan(self, way: Way, sequences: Sequence[int]) -> _Plan:
+    def _plan(self, way: Way, sequences: Sequence[int]) -> Plan:
         level, inner = self._levels.levels[way.start], self._levels.inner(way.start, sequences, way.width)
         its, most = self._ways[way], min(level.most.rows, level.most.depth)
         if its.yields is not None:
@@ -282,7 +250,7 @@ class AutoPace:
         survival = np.where(np.arange(1, most + 1) < ends[:, None], survival, 0.0)
         rows = len(sequences) * (1 + most)
         checks, factor, again = self._checks(sequences, rows), its.drafting.of(1.0), its.catching_up.value
-        plain = float(checks[len(sequences)])
+        plain, aside = float(checks[len(sequences)]), self._aside
         came = its.gains.value(self._rounds) if its.gains else 1.0
         shares = None if self._shares is None else self._shares.of_which(came)
         slower = 1.0 if shares is None else its.slower(self._rounds)
@@ -291,18 +259,19 @@ class AutoPace:
                 sequences,
                 survival,
                 lambda rows, longest: (
-                    np.where(longest > 0, slower, 1.0) * (checks[rows] + factor * inner.drafting(longest))
+                    aside
+                    + np.where(longest > 0, slower, 1.0) * (checks[rows] - aside + factor * inner.drafting(longest))
                 ),
                 shares,
             )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + slower * again * choice.tokens)
-            return _Plan(way, choice, inner, len(self._left), self._aside, factor=came, slower=slower, plain=plain)
+            return Plan(way, choice, inner, len(self._left), self._aside, factor=came, slower=slower, plain=plain)
         tokens = len(sequences) + float(survival.sum())
-        seconds = slower * (float(checks[rows]) + factor * inner.of_one(most) + again * tokens)
+        seconds = aside + slower * (float(checks[rows]) - aside + factor * inner.of_one(most) + again * tokens)
         gained = dict(zip(sequences, survival.sum(axis=1).tolist(), strict=True))
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, tokens - len(sequences), gained)
-        return _Plan(way, choice, inner, len(self._left), self._aside, factor=came, slower=slower, plain=plain)
+        return Plan(way, choice, inner, len(self._left), self._aside, factor=came, slower=slower, plain=plain)
 
     def _checks(self, sequences: Sequence[int], most: int) -> NDArray[np.float64]:
         """Seconds of checks over 0, 1, ... and `most` rows of these texts, beside a row of each other text, and as many
@@ -310,13 +279,13 @@ class AutoPace:
         others = len(self._left) - len(sequences) + self._reads
         return self._check.upto(most + others)[others:]
 
-    def _nothing(self, sequences: Sequence[int]) -> _Plan:
+    def _nothing(self, sequences: Sequence[int]) -> Plan:
         """Plain decoding."""
         count = len(sequences)
         choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), 0.0, {})
-        return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()), len(self._left), self._aside)
+        return Plan(next(iter(self._ways)), choice, Inner(0.0, ()), len(self._left), self._aside)
 
-    def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
+    def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
         on average."""
         together, most = len(sequences), self._levels.levels[way.start].most.rows
@@ -334,7 +303,8 @@ class AutoPace:
         shares = None if self._shares is None else self._shares.of_which(came)
         if shares is None:
             came = slower = 1.0
-        seconds = slower * (float(checks[rows]) + passes * each + its.catching_up.value * tokens)
+        checking = float(checks[rows]) - self._aside
+        seconds = self._aside + slower * (checking + passes * each + its.catching_up.value * tokens)
         plain = len(self._left) / (float(checks[0]) - self._aside)
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
@@ -344,14 +314,15 @@ class AutoPace:
         behind = shares is not None and shares.leave_behind(gained, seconds)
         by_text = dict(zip(sequences, gained.tolist(), strict=True))
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds, worth, by_text)
-        return _Plan(
+        return Plan(
             way, choice, inner, len(self._left), self._aside, least, dues, came, slower, float(checks[0]), bool(behind)
         )
 
-    def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
-        """The plan, or now and then one that seems worse: the text may have changed."""
+    def _probed(self, plan: Plan, plans: Sequence[Plan], sequences: Sequence[int]) -> Plan:
+        """The plan, or now and then one that seems worse: the text may have changed. Nothing is learned from rounds in
+        which prompts are read, so nothing is tried in them."""
         ways = [w for w, its in self._ways.items() if (w != plan.way or not plan.drafts) and not its.unfair]
-        if not ways or not self._check.known or self._sharing.reading:  # of a round that reads, nothing is learned
+        if not ways or not self._check.known or self._sharing.reading or self._has_read:
             return plan
         way = min(ways, key=lambda each: self._ways[each].tried)
         other = next((each for each in plans if each.way == way), None)
@@ -359,7 +330,7 @@ class AutoPace:
             return plan
         near = plan.drafts and other.drafts and other.way.start == plan.way.start
         if near or self._ways[way].yields is not None:  # a whole draft: of few tokens one would learn too little
-            price = max(_DOUBT * other.choice.seconds, other.seconds - other.tokens / plan.rate)
+            price = max(_DOUBT * other.seconds, other.seconds - other.tokens / plan.rate)
         else:
             other = self._probe(other, sequences)
             price = max(0.0, other.seconds - other.texts / plan.rate)
@@ -369,7 +340,7 @@ class AutoPace:
         self._explored += price
         return other
 
-    def _probe(self, plan: _Plan, sequences: Sequence[int]) -> _Plan:
+    def _probe(self, plan: Plan, sequences: Sequence[int]) -> Plan:
         """A draft of few tokens for one sequence, taken to gain nothing beyond the tokens of plain decoding."""
         lengths = dict.fromkeys(sequences, 0)
         lengths[sequences[0]] = min(PROBE, self._levels.levels[plan.way.start].most.rows)
@@ -379,11 +350,11 @@ class AutoPace:
         checks, count = self._checks(sequences, rows), len(sequences)
         seconds = float(checks[rows]) + drafting
         behind = self._shares is not None and bool(self._shares.leave_behind(np.zeros(count), seconds))
-        return _Plan(
+        return Plan(
             plan.way, Choice(lengths, count, seconds, 0.0, {}), plan.inner, plan.texts, plan.aside, leaves_behind=behind
         )
 
-    def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
+    def _budgets(self, plan: Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]
         nothing = (Budget(0, 0),) * len(self._levels.levels)
         above = nothing[: plan.way.start]

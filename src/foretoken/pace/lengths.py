@@ -46,8 +46,8 @@ def best(
     owners = np.repeat(np.arange(live), most)
     order = np.lexsort((owners, lengths, -values))
     if shares is not None:  # more rows never take less time: what does not fit into the longest round needs no look
-        rows = np.arange(live, live + len(order) + 1)
-        order = order[: max(0, np.count_nonzero(seconds(rows, np.zeros_like(rows)) <= shares.most) - 1)]
+        rows = np.arange(live + 1, live + 1 + len(order))
+        order = order[: np.count_nonzero(seconds(rows, np.ones_like(rows)) <= shares.most)]
     gained = np.concatenate(([0.0], values[order].cumsum()))  # by the number of draft tokens
     longest = np.concatenate(([0], np.maximum.accumulate(lengths[order])))
     took = seconds(live + np.arange(len(gained)), longest)

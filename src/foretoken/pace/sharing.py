@@ -6,8 +6,8 @@ decoding. Two things prevent that.
 
 What counts is the mean time until texts end. A text that gains v tokens a round needs rounds in proportion to 1 / v, so
 another token a round saves it 1 / v**2, and a pass that takes a part longer costs each text that part of its 1 / v.
-Hence a token of a text weighs 1 / v**2 beside those of the others. A text whose prompt is read, or that drafts nothing,
-counts like one that gains a token a round: the pass brings it forward, and a longer pass is a longer wait for it.
+Hence a token of a text weighs 1 / v**2 beside those of the others. A text whose prompt is read counts like one
+that gains a token a round: the pass brings it forward, and a longer pass is a longer wait for it.
 
 And no text may end later than in plain decoding beside the same texts, but for a few percent: what a round costs beyond
 a plain one, each text must have gained, or have gained before.
@@ -40,9 +40,9 @@ _LONGEST = 8.0
 class Shares(NamedTuple):
     """texts: how many share the round. weights: what a token of each text that may draft is worth; 1 on average over
     all texts. room: the seconds that each may lose in the round; 0 if it has lost too much before. others: the seconds
-    that a text may lose for which nothing is drafted. plain: seconds of the round without drafts. aside: those of them
-    in which prompts are read. come: how many of the draft tokens that are expected of each text come. most: seconds of
-    a round, at most."""
+    that a text may lose for which nothing is drafted. plain: seconds of the round without drafts. aside: the seconds
+    that reading prompts adds to it. come: how many of the draft tokens that are expected of each text come. most:
+    seconds of a round, at most."""
 
     texts: int
     weights: _Floats
@@ -60,7 +60,7 @@ class Shares(NamedTuple):
     def leave_behind(self, gained: _Floats, seconds: float | _Floats) -> NDArray[np.bool_] | np.bool_:
         """Whether a text would lose more than it may, in one round or in several. gained: draft tokens that are
         expected, by text [texts] or [rounds, texts]. seconds: of the rounds."""
-        usual = self.plain - self.aside  # which a token that is gained beyond one saves: a round of some time later
+        usual = self.plain - self.aside  # a token that is gained beyond one saves a later round, as long as usual
         least = (self.come * usual * gained + self.room).min(axis=-1).clip(max=self.others)
         left_behind: NDArray[np.bool_] = (seconds - self.plain > least) | (seconds > self.most)
         return left_behind
@@ -135,5 +135,5 @@ class Sharing:
         trust = [min(1.0, (_BELIEVED + its.came) / (_BELIEVED + its.expected)) for its in known[: len(sequences)]]
         weights = (slow**2 * (len(slow) / (slow**2).sum()))[: len(sequences)]
         own, theirs = room[: len(sequences)], float(room[len(sequences) :].min(initial=np.inf))
-        most = plain * (1 + _LONGEST / len(known))
+        most = plain + usual * _LONGEST / len(known)
         return Shares(len(known), weights, own, theirs, plain, plain - usual, np.array(trust), most)
