@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,16 @@ def test_what_makes_no_sense_is_said_in_one_line(cli: Cli, arguments: tuple[str,
     assert done.code == 2
     assert message in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_port_in_use_is_found_before_the_model_is_looked_for(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = cli("host", "/no/such/model", "--listen", f"127.0.0.1:{port}")
+    assert done.code == 2
+    assert f"the host cannot listen on 127.0.0.1:{port}" in done.err
+    done = cli("host", "/no/such/model", "--tls", "nowhere", "nowhere")
+    assert "or a PEM certificate and its key" in done.err
 
 
 @pytest.mark.parametrize(

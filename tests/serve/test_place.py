@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from foretoken.common.place import listen
 from foretoken.errors import SettingError
 from foretoken.serve.server import reserved
 
@@ -23,6 +24,18 @@ def test_a_place_is_taken_and_nobody_is_heard_there_yet(host: str) -> None:
         with socket.socket() as caller, pytest.raises(ConnectionRefusedError):
             caller.connect(("127.0.0.1", port))
     reserved(host, port).close()
+
+
+def test_connections_of_an_ended_server_do_not_keep_the_port_from_the_next_one() -> None:
+    """Who ends a connection first keeps its address for a minute. A server does so with clients that keep theirs."""
+    with reserved("127.0.0.1", 0) as place:
+        listen(place)
+        host, port = place.getsockname()
+        with socket.create_connection((host, port)):
+            ours, _ = place.accept()
+            ours.close()
+            place.close()
+            reserved(host, port).close()
 
 
 @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("nowhere.invalid", 0)])

@@ -44,6 +44,8 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
     ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias names token 'x', expected a number"),
     ({"logit_bias": {"9999999": 1}}, None, "logit_bias names token 9999999; the model has tokens 0 to"),
     ({"stop_token_ids": [-1]}, "stop_token_ids", "stop_token"),
+    ({"stream": "yes"}, "stream", "stream is 'yes': input should be a valid boolean"),
+    ({"stream_options": 3}, "stream_options", "stream_options is 3: input should be"),
     ({"suffix": "x"}, "suffix", "suffix is 'x', and is not served here; leave it out"),
     ({"best_of": 3}, "best_of", "best_of is 3, and is not served here; leave it out"),
     ({"min_tokens": 3}, "min_tokens", "min_tokens is 3, and is not served here; leave it out"),
@@ -219,6 +221,25 @@ def test_a_key_is_asked_for(tmp_path: Path) -> None:
     file.write_text(" \n")
     with pytest.raises(SettingError, match="is empty; expected one key in each line"):
         keys_of(file)
+
+
+def test_a_form_of_a_page_elsewhere_is_refused() -> None:
+    """A browser sends a form without asking first, and no key is needed here."""
+    page = {"origin": "http://evil.example", "content_type": "application/x-www-form-urlencoded"}
+    body = {"prompt": "a", "max_tokens": 1}
+    with serving(origins=("http://localhost:3000",)) as served:
+        for site in ("cross-site", "same-site"):
+            refused = served.ask("/v1/completions", body, sec_fetch_site=site, **page)
+            assert refused.status == 403
+            assert "a web page of 'http://evil.example' may not ask here" in refused.error["message"]
+            named = served.ask("/v1/completions", body, sec_fetch_site=site, origin="http://localhost:3000")
+            assert named.status == 200
+        assert served.ask("/v1/completions", body, sec_fetch_site="same-origin", **page).status == 200
+
+
+def test_top_k_may_be_left_open_as_in_vllm(served: Served) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 1, "seed": 3}
+    assert served.complete(**asked, top_k=-1)["choices"] == served.complete(**asked, top_k=0)["choices"]
 
 
 def test_pages_elsewhere_may_ask_only_if_they_are_named() -> None:

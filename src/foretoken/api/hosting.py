@@ -23,7 +23,7 @@ from foretoken.pace.cost import Moment, PassCost
 from foretoken.remote.about import About
 from foretoken.remote.features import MOST_EXTRACTORS, NOTHING_OFFERED, Offered, layout_of
 from foretoken.remote.files import hash_of, packed
-from foretoken.remote.host import Host, Listening
+from foretoken.remote.host import Host, Listening, Place
 from foretoken.remote.limits import Limits
 from foretoken.remote.room import Room
 from foretoken.remote.wire import LARGEST
@@ -34,9 +34,12 @@ from foretoken.trained.observer import ObservingLayers
 from foretoken.verification.local import LocalVerifier
 
 
-def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[str] = ()) -> Host:
+def host(
+    model: Model, listening: Listening, limits: Limits, drafters: Sequence[str] = (), place: Place | None = None
+) -> Host:
     """A host of a model that is loaded here. Its clients share the passes of the model. Nobody else should use the
     model meanwhile. drafters: the folders of trained drafters that clients may use, beside the model's own.
+    place: what was reserved to listen.
 
     Raises SettingError if it cannot listen there, or if the tokenizer's files are too large to be sent; CheckpointError
     or InputError for a folder that holds no drafter of this model.
@@ -88,7 +91,7 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
     checking = None if price is None else PassCost(price, Moment())
     room = Room(verifier, limits, lambda: changed(model.mapped), about.offered, checking)
     try:
-        return Host(room, about, files, listening)
+        return Host(room, about, files, listening, place)
     except BaseException:
         room.close()
         raise

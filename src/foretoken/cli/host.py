@@ -62,9 +62,14 @@ def host(
 
     certificate, key = tls or (None, None)
     listening = Listening.at(listen, token=token_of(token_file), certificate=certificate, key=key, open=unencrypted)
+    place = listening.reserve()  # whoever finds the port in use should not wait for a model first
     draft = "none" if loading.memory is None else f"lookup:tokens={_ROWS - 1}"  # memory is planned for a draft's rows
-    loaded = load(model, **{**asdict(loading), "draft": draft})
-    running = hosted(loaded, listening, Limits(sessions=sessions), drafter or ())
+    try:
+        loaded = load(model, **{**asdict(loading), "draft": draft})
+        running = hosted(loaded, listening, Limits(sessions=sessions), drafter or (), place)
+    except BaseException:
+        place.socket.close()
+        raise
     asked: list[int] = []
     before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in _SIGNALS}
     try:

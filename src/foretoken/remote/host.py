@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from foretoken.common.place import bound, listen
 from foretoken.errors import InputError, RemoteError, SettingError
 from foretoken.remote.about import About
 from foretoken.remote.link import quiet
@@ -73,6 +74,27 @@ class Listening:
         """From HOST:PORT."""
         return cls(*place("listen", where), **more)
 
+    def reserve(self) -> Place:
+        """Take the port, and read the certificate. Raises SettingError if one of them is not to be had."""
+        try:
+            context = None
+            if self.certificate is not None:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(self.certificate, self.key)
+            return Place(bound(self.host, self.port), context)
+        except (OSError, ssl.SSLError, UnicodeError) as error:
+            raise SettingError(
+                f"the host cannot listen on {self.host}:{self.port} ({error}); name another port"
+                f"{'' if self.certificate is None else ', or a PEM certificate and its key'}"
+            ) from None
+
+
+class Place(NamedTuple):
+    """What a host needs to listen: a socket that has its port, and what encrypts; None: nothing does."""
+
+    socket: socket.socket
+    encrypted: ssl.SSLContext | None
+
 
 class _Guest(NamedTuple):
     """A client that was let in. connection: the number of its connection, by its own count."""
@@ -84,7 +106,7 @@ class _Guest(NamedTuple):
 @dataclass(eq=False)
 class Host:
     """Listens for clients, and hands what they send to a room. about: what clients are told of the model. files: the
-    tokenizer's, as they are sent; empty: there is no tokenizer.
+    tokenizer's, as they are sent; empty: there is no tokenizer. place: what was reserved for it.
 
     Raises SettingError if it cannot listen there.
     """
@@ -93,6 +115,7 @@ class Host:
     about: About
     files: bytes
     listening: Listening = Listening()
+    place: Place | None = None
     url: str = field(init=False)  # what clients name to come here
     _server: Server = field(init=False)
     _guests: set[ServerConnection] = field(init=False, default_factory=set)
@@ -106,31 +129,21 @@ class Host:
                 "a host needs the package websockets; pip install websockets, or foretoken[remote]"
             ) from None
         its = self.listening
-        try:
-            context = None
-            if its.certificate is not None:
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                context.load_cert_chain(its.certificate, its.key)
-            server = serve(
-                self._welcome,
-                its.host,
-                its.port,
-                ssl=context,
-                origins=[None],  # browsers name the page that connects: no page should use a host
-                compression=None,
-                max_size=MOST_JSON + 8 * self.about.context_length + 1024,
-                max_queue=_QUEUE,
-                ping_interval=_PING,
-                ping_timeout=_PONG,
-                server_header=None,
-                logger=quiet(),
-                family=socket.AF_INET6 if ":" in its.host else socket.AF_INET,
-            )
-        except (OSError, ssl.SSLError, UnicodeError) as error:
-            raise SettingError(
-                f"the host cannot listen on {its.host}:{its.port} ({error}); name another port"
-                f"{'' if its.certificate is None else ', or a PEM certificate and its key'}"
-            ) from None
+        taken = self.place or its.reserve()
+        listen(taken.socket)
+        server = serve(
+            self._welcome,
+            sock=taken.socket,
+            ssl=taken.encrypted,
+            origins=[None],  # browsers name the page that connects: no page should use a host
+            compression=None,
+            max_size=MOST_JSON + 8 * self.about.context_length + 1024,
+            max_queue=_QUEUE,
+            ping_interval=_PING,
+            ping_timeout=_PONG,
+            server_header=None,
+            logger=quiet(),
+        )
         server.socket = _Patient(server.socket)  # type: ignore[assignment]
         self._server = server
         host, port = server.socket.getsockname()[:2]

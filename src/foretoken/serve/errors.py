@@ -67,9 +67,10 @@ def refused(param: str, message: str) -> ServeError:
 
 def invalid(found: Mapping[str, Any], place: Sequence[str]) -> ServeError:
     """The error for the first of what pydantic has found. place: where it is in the body."""
-    where = ".".join(part for part in place if not part.startswith(("list[", "function-", "str", "int")))
+    kinds = [part for part in place[1:] if part not in ("str", "int") and not part.startswith(("list[", "function-"))]
+    where = ".".join([*place[:1], *kinds])
     if not where:
-        said = "the body is no JSON object; send one"
+        said = "the body is no JSON object; send one, as application/json"
     elif found["type"] == "missing":
         said = f"{where} is missing"
     else:

@@ -93,7 +93,7 @@ class Sampled(_Body):
     model: str | None = Field(None, description="The model's name; it may be left out.")
     temperature: _Number | None = Field(None, description="0: greedy. Left out: as the model's files say, or else 1.")
     top_p: _Number | None = None
-    top_k: int | None = None
+    top_k: int | None = Field(None, description="0, or -1 as in vLLM: all tokens.")
     min_p: _Number | None = None
     repetition_penalty: _Number | None = Field(None, description="llama.cpp's repeat_penalty is taken, too.")
     presence_penalty: _Number | None = None
@@ -257,6 +257,8 @@ def renamed(given: dict[str, Any]) -> dict[str, Any]:
     for alias, name in _ALIASES.items():
         if alias in found and name not in found:
             found[name] = found.pop(alias)
+    if found.get("top_k") == -1:
+        found["top_k"] = 0
     for name, harmless in _REFUSED.items():
         if name in found and not any(found[name] is each or found[name] == each for each in harmless):
             instead = "use structured_outputs" if name in _FORMS else "leave it out"

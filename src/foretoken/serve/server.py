@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import uvicorn
 
 from foretoken.api.model import Model
 from foretoken.common.files import read_bytes
+from foretoken.common.place import bound, listen
 from foretoken.common.progress import many
 from foretoken.errors import SettingError
 from foretoken.serve.answering import served_name
@@ -71,31 +71,9 @@ def reserved(host: str, port: int) -> socket.socket:
     the server runs. Raises SettingError if nothing can listen there."""
     number("port", port, 0, 65535)
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        try:
-            return _bound(family, address, again=False)
-        except OSError:
-            if os.name != "posix":  # elsewhere two servers could share a port
-                raise
-            return _bound(family, address, again=True)  # connections of a server that has just ended may be left
+        return bound(host, port)
     except OSError as error:
         raise _cannot_listen(host, port, error) from None
-
-
-def _bound(family: socket.AddressFamily, address: Any, *, again: bool) -> socket.socket:
-    """A socket at an address. again: also where connections of an earlier one are left. Two of these could be at one
-    address until one of them listens, so it is not the first thing to try."""
-    place = socket.socket(family)
-    try:
-        if again:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        place.bind(address)
-    except BaseException:
-        place.close()
-        raise
-    return place
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingError:
@@ -119,7 +97,7 @@ class Server:
         self.metrics.watch(self.worker)
         asking = Asking(model, limits, settings.defaults)
         serving = Serving(model, self.worker, asking, self.metrics, names, settings.origins)
-        self.app = Guard(make_app(serving), settings.keys, limits.body, settings.patience)
+        self.app = Guard(make_app(serving), settings.keys, limits.body, settings.patience, settings.origins)
 
     def run(
         self,
@@ -146,7 +124,7 @@ class Server:
         try:
             with place or reserved(s.host, s.port) as its:
                 try:
-                    its.listen()  # uvicorn does it, too; here it can be said what is wrong
+                    listen(its)  # uvicorn does it, too; here it can be said what is wrong
                 except OSError as error:
                     raise _cannot_listen(s.host, s.port, error) from None
                 self._running.run([its])
