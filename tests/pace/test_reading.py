@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -27,10 +28,10 @@ def free_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foretoken.pace.auto.thread_time", lambda: 0.0)
 
 
-def shares(**more: object) -> Shares:
+def shares(**more: Any) -> Shares:
     """Of one text that may draft, with all the time that it wants."""
-    one, usual = np.ones(1), {"others": np.inf, "plain": 1.0, "aside": 0.0, "most": np.inf, "texts": 1}
-    return Shares(**{**usual, "weights": one, "room": one * 99, "come": one, **more})  # type: ignore[arg-type]
+    one = np.ones(1)
+    return Shares(1, one, one * 99, np.inf, 1.0, 0.0, one, np.inf)._replace(**more)
 
 
 def round_of(read: int, gained: int = 1, decoding: tuple[int, ...] = FOUR) -> RoundRecord:
@@ -57,8 +58,6 @@ def test_a_token_saves_a_round_as_long_as_usual() -> None:
     reading = shares(plain=4.0, aside=3.0, room=np.zeros(1))
     assert not reading.leave_behind(np.array([1.1]), 5.0)
     assert reading.leave_behind(np.array([0.9]), 5.0)
-    sharing = Sharing()
-    sharing.begin({0: 99, 1: 99})
     pace = AutoPace([Paced("lookup", Budget(8, 8), True, (0.5,))], PassCost(PRICE, Moment()))
     left = dict.fromkeys(range(5), 99)
     pace.choose(FOUR, left)

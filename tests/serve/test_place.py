@@ -38,7 +38,7 @@ def test_connections_of_an_ended_server_do_not_keep_the_port_from_the_next_one()
             reserved(host, port).close()
 
 
-@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("nowhere.invalid", 0)])
+@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("nowhere.invalid", 0), ("a" * 64 + ".invalid", 0)])
 def test_a_place_that_is_none_of_this_machine_is_refused(host: str, port: int) -> None:
     with pytest.raises(SettingError, match="give another --port or --host"):
         reserved(host, port)

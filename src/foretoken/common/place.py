@@ -9,8 +9,11 @@ from typing import Any
 
 def bound(host: str, port: int) -> socket.socket:
     """A TCP socket at an address, which nobody else can take meanwhile. It does not listen yet. port: 0 takes any that
-    is free. Raises OSError, or UnicodeError for a name that cannot be one, if it is not to be had."""
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    is free. Raises OSError if it is not to be had."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except UnicodeError as error:  # a name that cannot be one
+        raise OSError(str(error)) from None
     try:
         return _bound(family, address, again=False)
     except OSError:

@@ -95,7 +95,7 @@ class AutoPace:
         self._shares = self._sharing.of(sequences, self._left, plain, usual)
         if last is not None:
             return self._if_fair(*last)
-        nothing = self._nothing(sequences)
+        nothing = self._nothing(sequences, plain)
         plans = [self._plan(way, sequences) for way in self._worth_a_look(sequences)]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         fair = [each for each in plans if not each.leaves_behind]
@@ -115,7 +115,7 @@ class AutoPace:
                 self._last.clear()
             self._last.pop(place, None)
             # as the latest
-            self._last[place] = chosen, plan.choice.seconds - nothing.choice.seconds if plan.drafts else 0.0
+            self._last[place] = chosen, plan.choice.seconds - plain if plan.drafts else 0.0
         return chosen
 
     def _worth_a_look(self, sequences: Sequence[int]) -> list[Way]:
@@ -279,10 +279,9 @@ class AutoPace:
         others = len(self._left) - len(sequences) + self._reads
         return self._check.upto(most + others)[others:]
 
-    def _nothing(self, sequences: Sequence[int]) -> Plan:
-        """Plain decoding."""
-        count = len(sequences)
-        choice = Choice(dict.fromkeys(sequences, 0), count, float(self._checks(sequences, count)[count]), 0.0, {})
+    def _nothing(self, sequences: Sequence[int], seconds: float) -> Plan:
+        """Plain decoding, in a round of so many seconds."""
+        choice = Choice(dict.fromkeys(sequences, 0), len(sequences), seconds, 0.0, {})
         return Plan(next(iter(self._ways)), choice, Inner(0.0, ()), len(self._left), self._aside)
 
     def _tree(self, way: Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> Plan:

@@ -82,11 +82,15 @@ class Listening:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(self.certificate, self.key)
             return Place(bound(self.host, self.port), context)
-        except (OSError, ssl.SSLError, UnicodeError) as error:
-            raise SettingError(
-                f"the host cannot listen on {self.host}:{self.port} ({error}); name another port"
-                f"{'' if self.certificate is None else ', or a PEM certificate and its key'}"
-            ) from None
+        except OSError as error:  # an SSLError is one, too
+            raise self.cannot(error) from None
+
+    def cannot(self, error: OSError) -> SettingError:
+        """The error for a place at which nothing can listen."""
+        return SettingError(
+            f"the host cannot listen on {self.host}:{self.port} ({error}); name another port"
+            f"{'' if self.certificate is None else ', or a PEM certificate and its key'}"
+        )
 
 
 class Place(NamedTuple):
@@ -130,7 +134,11 @@ class Host:
             ) from None
         its = self.listening
         taken = self.place or its.reserve()
-        listen(taken.socket)
+        try:
+            listen(taken.socket)
+        except OSError as error:  # another one has begun to listen there meanwhile
+            taken.socket.close()
+            raise its.cannot(error) from None
         server = serve(
             self._welcome,
             sock=taken.socket,
