@@ -28,7 +28,7 @@ from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
 from tests.contracts.stage import Stage
-from tests.contracts.trained import block, dflash, eagle, mixture
+from tests.contracts.trained import block, dflash, eagle, mixture, published_mixture
 from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
@@ -281,6 +281,13 @@ TABLE: dict[str, Entry] = {
     "mixture that ends with the model's last layer": Entry(lambda s: mixture(s, inferred=1)),
     "mixture that ends with the model's last layers, whose features come with the verdicts": Entry(
         lambda s: mixture(s, inferred=2, beside=False)
+    ),
+    "mixture, published": Entry(published_mixture),
+    "mixture, published, lookup": Entry(lambda s: published_mixture(s, None, LookupDrafter()), below=(_THREE,)),
+    "mixture, published, whose features come with the verdicts": Entry(lambda s: published_mixture(s, beside=False)),
+    "mixture, published, tree": Entry(lambda s: published_mixture(s, "beam"), own=_TREE),
+    "mixture, published, tree, lookup": Entry(
+        lambda s: published_mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE
     ),
     "block": Entry(block),
     "block, unsure": Entry(lambda s: block(s, confidence=0.3)),

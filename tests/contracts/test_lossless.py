@@ -62,7 +62,7 @@ SAMPLING = {
     "greedy, penalties": SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5),
     "0.6, top-k, bias": SamplingParams(temperature=0.6, top_k=20, logit_bias=((3, 2.0), (9, -1.0)), seed=5),
 }
-AGAIN = {*DRAFTERS, "lookup, left out by the model above", "tree, best-first", "tree, lookup"}
+AGAIN = {*DRAFTERS, "lookup, left out by the model above", "tree, best-first", "tree, lookup", "ladder"}
 PRODUCT = ("shape", "max_new_tokens", "end_at")  # the others are drawn at random, along the whole product
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foretoken.drafters.block import BlockDrafter
+from foretoken.drafters.crossing import CrossingDrafter, CrossingTreeDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.protocol.roles import Drafter
@@ -13,6 +14,7 @@ from tests.contracts.stage import Stage
 from tests.fakes import without_views
 from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
 from tests.published import filling_decoder, filling_drafter
+from tests.published_mixture import crossing_and_observer
 from tests.world import VOCABULARY
 
 
@@ -31,6 +33,18 @@ def mixture(
     if shape is None:
         return MixtureDrafter(model=model, samplers=Sampler, **common)
     return MixtureTreeDrafter(model=model, samplers=Sampler, shape=shape, sharpness=1.0, **common)
+
+
+def published_mixture(
+    stage: Stage, shape: str | None = None, inner: Drafter | None = None, *, beside: bool = True
+) -> Drafter:
+    """A published Mixture of Attentions with random weights, which do little."""
+    model, observer = crossing_and_observer(stage.world.target)
+    common = {"name": "published", "vocab_size": VOCABULARY, "below": without_views(inner), "observer": observer}
+    common["beside"] = stage.caches if beside else None
+    if shape is None:
+        return CrossingDrafter(model=model, samplers=Sampler, **common)
+    return CrossingTreeDrafter(model=model, samplers=Sampler, shape=shape, sharpness=1.0, **common)
 
 
 def block(

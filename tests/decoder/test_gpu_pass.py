@@ -123,7 +123,7 @@ def test_rows_that_see_each_other_are_refused() -> None:
     decoder = pair()[1]
     rows = chain(decoder.new_cache(), TEXT[:3])
     rows.see_each_other()
-    with pytest.raises(ContractError, match="no row sees those behind it"):
+    with pytest.raises(ContractError, match="sees its ancestors and itself"):
         decoder.run(rows)
 
 

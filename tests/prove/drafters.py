@@ -14,6 +14,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.views import Views
 from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
+from foretoken.drafters.crossing import CrossingDrafter, CrossingTreeDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
@@ -41,6 +42,7 @@ from tests.fakes import (
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
 from tests.published import filling_decoder, filling_drafter
+from tests.published_mixture import crossing_and_observer
 
 Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
 
@@ -140,17 +142,22 @@ def _fractal(stage: Stage) -> Drafter:
 
 
 def _mixture(stage: Stage) -> Drafter:
-    """A Mixture of Attentions with random weights."""
+    """A Mixture of Attentions with random weights, one of ours or a published one."""
     seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
-    inferred = stage.chance.choice([0, 0, 1])
-    model, observer = decoder_and_observer(stage.target, seed, scale, inferred=inferred)
+    published = stage.chance.random() < 0.3
+    if published:
+        model, observer = crossing_and_observer(stage.target, seed, scale)
+    else:
+        model, observer = decoder_and_observer(stage.target, seed, scale, inferred=stage.chance.choice([0, 0, 1]))
     inner = without_views(stage.chance.choice([None, LookupDrafter(min_match=1)]))
     common = {"name": "mixture", "vocab_size": model.config.valid_vocab_size, "observer": observer, "below": inner}
     common["beside"] = stage.chance.choice([stage.caches, None])
     if stage.chance.random() < 0.5:
-        return MixtureDrafter(model=model, samplers=sampler, **common)
+        chain = CrossingDrafter if published else MixtureDrafter
+        return chain(model=model, samplers=sampler, **common)
     shape = "best-first" if inner is not None else stage.chance.choice(SHAPES)
-    return MixtureTreeDrafter(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
+    tree = CrossingTreeDrafter if published else MixtureTreeDrafter
+    return tree(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
 
 
 def _block(stage: Stage) -> Drafter:

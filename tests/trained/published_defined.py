@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
@@ -10,6 +11,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 from foretoken.decoder.config import DecoderConfig
 from foretoken.trained.published_block import PublishedBlock
 from foretoken.trained.published_eagle import PublishedEagle
+from foretoken.trained.published_mixture import PublishedMixture
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -110,3 +112,51 @@ class DefinedBlock:
             x = x + attended(part, query, turned(self.own, key, places), value, causal=False)
             x = x + fed_forward(self.own, part, x)
         return linear(norm(x, self.t["norm.weight"], eps), self.head)
+
+
+class DefinedMixture:
+    """A Mixture of Attentions. embedding, head: the target's."""
+
+    def __init__(
+        self, config: PublishedMixture, tensors: dict[str, torch.Tensor], embedding: torch.Tensor, head: torch.Tensor
+    ) -> None:
+        self.c, self.own, self.t = config, config.own, {name: tensor.float() for name, tensor in tensors.items()}
+        self.embedding, self.head = embedding.float(), head.float()
+
+    def observed(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A vector for each token that the target has read. keys, values: of all layers, [tokens, heads, head_dim]."""
+        start, heads = "observer.layer.", self.c.num_heads
+        part = {name.removeprefix(start): tensor for name, tensor in self.t.items() if name.startswith(start)}
+        of_layers = replace(self.own, head_dim=self.c.observed // heads)
+        found = []
+        for token in range(len(keys[0])):
+            both = [torch.cat((key[token], value[token]), -1) for key, value in zip(keys, values, strict=True)]
+            x = torch.stack([each.flatten() for each in both])
+            x = self._layer(of_layers, part, x, x, range(len(x)), range(len(x)), causal=False)
+            found.append(x.mean(0))
+        return linear(torch.stack(found), self.t["observer.projection.weight"], self.t["observer.projection.bias"])
+
+    def row(self, vectors: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits of the last of some tokens. vectors: what was observed of the first of them."""
+        places, seen = range(len(tokens)), range(len(vectors))
+        x = self.embedding[list(tokens)]
+        x = self._layer(self.own, part_of(self.t, 0), x, x, places, places, causal=True)
+        x = self._layer(self.own, part_of(self.t, 1), x[-1:], vectors, places[-1:], seen, causal=False)
+        return linear(x[0], self.head)
+
+    def _layer(
+        self,
+        own: DecoderConfig,
+        part: dict[str, torch.Tensor],
+        x: torch.Tensor,
+        seen: torch.Tensor,
+        places: Sequence[int],
+        of_seen: Sequence[int],
+        *,
+        causal: bool,
+    ) -> torch.Tensor:
+        entered, sees = (norm(each, part["input_layernorm.weight"], own.norm_eps) for each in (x, seen))
+        query = turned(own, heads(own, part, "q", entered), places)
+        key, value = turned(own, heads(own, part, "k", sees), of_seen), heads(own, part, "v", sees)
+        x = x + attended(part, query, key, value, causal=causal)
+        return x + fed_forward(own, part, x)

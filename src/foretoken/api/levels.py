@@ -31,6 +31,7 @@ from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.blocks import BlockDecoder
 from foretoken.trained.config import BlockConfig, MixtureConfig, TrainedConfig
+from foretoken.trained.crossing import CrossingDecoder
 from foretoken.trained.files import InRows, Trained, read_trained, read_trained_config
 from foretoken.trained.filling import FillingDecoder
 from foretoken.trained.following import FollowingDecoder
@@ -39,6 +40,7 @@ from foretoken.trained.published import PublishedConfig
 from foretoken.trained.published_block import PublishedBlock
 from foretoken.trained.published_decoder import PublishedDecoder
 from foretoken.trained.published_eagle import PublishedEagle
+from foretoken.trained.published_mixture import PublishedMixture
 from foretoken.trained.stepwise import StepwiseDecoder
 
 log = logging.getLogger(__name__)
@@ -173,6 +175,9 @@ def _trained(
         seen = ", ".join(map(str, its.sees))
         log.info("%s: a published %s, which sees the model before layers %s", level.called, its.method, seen)
         read = replace(read, config=its)
+    if isinstance(read.config, PublishedMixture):
+        read = replace(read, config=read.config.of_target(target.config))
+        log.info("%s: a published Mixture of Attentions, which observes all layers of the model", level.called)
     chooses = isinstance(read.config, MixtureConfig) and read.config.choices > 0
     if level.format is None or ("format" not in level.options and not target.arithmetic.startswith("native")):
         config, weights = read.weights(target)
@@ -199,6 +204,8 @@ def _trained(
         return LoadedLevel(FillingDecoder(config, weights, read, cast_to, threads=threads))
     if isinstance(read.config, BlockConfig):
         made: Decoder = BlockDecoder(config, weights, read, cast_to, threads=threads)
+    elif isinstance(read.config, PublishedMixture):
+        made = CrossingDecoder(config, weights, read, threads=threads)
     elif chooses:
         made = StepwiseDecoder(config, weights, read, threads=threads)
     else:

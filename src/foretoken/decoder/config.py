@@ -120,9 +120,11 @@ def read_config(folder: Path) -> DecoderConfig:
 def is_published_drafter(raw: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a drafter that others have trained for a model, whatever its kind."""
     names = raw.get("architectures")
-    named = isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
+    parts = ("eagle3", "moaspec")
+    named = isinstance(names, list) and any(part in str(name).lower() for name in names for part in parts)
     keys = ("speculators_model_type", "draft_vocab_size", "dflash_config")
-    return DRAFTER not in raw and (named or any(key in raw for key in keys))
+    keyed = raw.get("model_type") == "moa_spec" or any(key in raw for key in keys)
+    return DRAFTER not in raw and (named or keyed)
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:

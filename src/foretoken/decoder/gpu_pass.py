@@ -143,8 +143,8 @@ class GpuPass:
                 "after a fork; load it in the new process, and begin that with 'spawn'"
             )
         rows.expect_fit(kind_of(self._config, self.cache_dtype), self._device, layers)
-        if rows.sees_behind:
-            raise ContractError("on a GPU no row sees those behind it; run such rows on the CPU")
+        if not rows.sees_ancestors:
+            raise ContractError("on a GPU each row sees its ancestors and itself; run other rows on the CPU")
         placed = _Placed.of(rows)
         if placed.last >= len(self._turns[0]):
             self._turns = self._rope.upto(max(placed.last + 1, 2 * len(self._turns[0])))

@@ -203,7 +203,7 @@ class NativePass:
         """Run layers over hidden states, which are overwritten. embed: the pass begins with the rows' embeddings.
         scores: where to write logits and choices after the last layer. entering: float32, contiguous."""
         self._expect_fit(rows, layers)
-        if (entering is not None or rows.sees_behind) and any(self._weights.homes):
+        if (entering is not None or not rows.sees_ancestors) and any(self._weights.homes):
             raise ContractError(
                 "layers whose weights come in part by part run hidden states of rows that see no others"
             )

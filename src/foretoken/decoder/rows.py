@@ -28,9 +28,9 @@ class Segment:
 
 
 class Rows:
-    """N rows, placed in the scratch of their caches, each of which sees its ancestors and itself. (Where a drafter
-    fills a block, rows see those behind them, too.) Each pass has its own object. Its `writer` tags the rows that the
-    pass writes, and its `cost` adds up the decoder's calls for this pass."""
+    """N rows, placed in the scratch of their caches, each of which sees its ancestors and itself. (In layers of some
+    drafters, rows see those behind them, too, or none of the pass.) Each pass has its own object. Its `writer` tags the
+    rows that the pass writes, and its `cost` adds up the decoder's calls for this pass."""
 
     def __init__(
         self, parts: Iterable[tuple[Cache, Sequence[int], Sequence[int]]], *, writer: int | None = None
@@ -62,17 +62,30 @@ class Rows:
             _path(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
         self.sees = self.positions  # for each row, the last position that it sees
-        self.sees_behind = False  # whether any row sees one behind its own
+        self.sees_ancestors = True  # whether each row sees just its ancestors and itself
 
     def see_each_other(self) -> None:
         """Let each row see all rows of its segment, those behind it, too: so a drafter fills a block of places at once.
         Raises ContractError for rows that are no chain, or that do not begin at the end of the prefix."""
-        self.sees, self.sees_behind = list(self.positions), True
+        self.sees, self.sees_ancestors = list(self.positions), False
         for segment in self.segments:
             if segment.slots.start or any(self.paths[segment.span]):
                 raise ContractError("rows that see each other must be a chain, and the only scratch of their cache")
             last = self.positions[segment.span.stop - 1]
             self.sees[segment.span] = [last] * len(segment.slots)
+
+    def seeing(self, counts: Sequence[int]) -> Rows:
+        """The same rows as a pass of its own with the same writer, in which they see neither each other nor themselves:
+        those of each segment see the first positions of their cache, as many as `counts` says."""
+        one = copy(self)
+        one.cost, one.sees_ancestors = Cost(), False
+        one.paths = [[] for _ in self.tokens]
+        one.sees = list(self.positions)
+        for segment, count in zip(self.segments, counts, strict=True):
+            if not 0 < count <= segment.cache.length + segment.cache.scratch:
+                raise ContractError(f"rows are to see {count} positions of a cache that has {segment.cache.length}")
+            one.sees[segment.span] = [count - 1] * len(segment.slots)
+        return one
 
     def part(self, first: int, stop: int, tokens: Sequence[int]) -> Rows:
         """Rows `first` to `stop` (not included) of a pass over one sequence, with `tokens` in their slots, as a pass of

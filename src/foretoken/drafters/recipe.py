@@ -29,6 +29,7 @@ from foretoken.trained.config import MixtureConfig
 from foretoken.trained.files import read_trained_config
 from foretoken.trained.observer import Sight
 from foretoken.trained.published_block import PublishedBlock
+from foretoken.trained.published_mixture import PublishedMixture
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Level:
         its = None if settings.device == "cpu" and not settings.offloads else read_trained_config(self.folder)[0]
         if not settings.cache:
             why = "needs what the model has computed, which is not kept without a cache"
-        elif isinstance(its, PublishedBlock) and settings.device != "cpu":
-            why = "fills a block of places in one pass, which runs on the CPU alone"
+        elif isinstance(its, PublishedBlock | PublishedMixture) and settings.device != "cpu":
+            why = "has rows that see others than those before them, which run on the CPU alone"
         elif not settings.offloads:
             return
         elif settings.device != "cpu":

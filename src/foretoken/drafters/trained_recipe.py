@@ -7,6 +7,7 @@ from typing import Any
 from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.chain_recipe import ChainRecipe
+from foretoken.drafters.crossing import CrossingDrafter, CrossingTreeDrafter
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.filling import FillingDrafter
@@ -18,6 +19,7 @@ from foretoken.drafters.tree_recipe import TreeRecipe
 from foretoken.protocol.roles import Drafter
 from foretoken.trained.blocks import BlockDecoder
 from foretoken.trained.config import BlockConfig
+from foretoken.trained.crossing import CrossingDecoder
 from foretoken.trained.files import accepted_of, read_trained_config
 from foretoken.trained.filling import FillingDecoder
 from foretoken.trained.following import FollowingDecoder
@@ -64,7 +66,7 @@ class TrainedChainRecipe(TrainedRecipe, ChainRecipe):
         """Make the drafter."""
         loaded = context.load(level)
         confidence = level.options.get("confidence", 0.0)
-        kind: Any = _kind(loaded, MixtureDrafter, EagleDrafter, ModelDrafter)
+        kind: Any = _kind(loaded, MixtureDrafter, EagleDrafter, CrossingDrafter, ModelDrafter)
         of_tree = {"shape": "best-first", "sharpness": 1.0, "pauses": True} if issubclass(kind, OnePassDrafter) else {}
         made: Drafter = kind(**self.arguments(level, loaded, context), **of_tree, confidence=confidence)
         return made
@@ -76,17 +78,19 @@ class TrainedTreeRecipe(TrainedRecipe, TreeRecipe):
     def make(self, level: Level, context: Context) -> TreeDrafter:
         """Make the drafter."""
         its, loaded = self.sizes.of(level.options), context.load(level)
-        kind: Any = _kind(loaded, MixtureTreeDrafter, EagleTreeDrafter, TreeDrafter)
+        kind: Any = _kind(loaded, MixtureTreeDrafter, EagleTreeDrafter, CrossingTreeDrafter, TreeDrafter)
         shape = {name: its[name] for name in ("shape", "sharpness", "sampled")}
         made: TreeDrafter = kind(**self.arguments(level, loaded, context), **shape, pauses=True)
         return made
 
 
-def _kind(loaded: LoadedLevel, mixture: Any, eagle: Any, independent: Any) -> Any:
+def _kind(loaded: LoadedLevel, mixture: Any, eagle: Any, crossing: Any, independent: Any) -> Any:
     if isinstance(loaded.decoder, FillingDecoder):
         return FillingDrafter
     if isinstance(loaded.decoder, BlockDecoder):
         return BlockDrafter
+    if isinstance(loaded.decoder, CrossingDecoder):
+        return crossing
     if loaded.observer is not None:
         return mixture
     return eagle if isinstance(loaded.decoder, FollowingDecoder) else independent

@@ -152,6 +152,11 @@ class MixtureConfig(TrainedConfig):
         return 2 * self.target_kv_heads * self.head_dim
 
     @property
+    def observer_theta(self) -> float:
+        """The base of the angles by which the observer turns the numbers of layers."""
+        return 10000.0
+
+    @property
     def num_layers(self) -> int:
         """Its own, and those of the target."""
         return self.own_layers + len(self.ends)

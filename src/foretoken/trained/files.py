@@ -48,6 +48,7 @@ from foretoken.trained.published import (
     tensors_of,
 )
 from foretoken.trained.published_kinds import published_config
+from foretoken.trained.published_mixture import PublishedMixture, mixture_tensors, stored_name
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 BESIDE = ("moa", "block")  # kinds that are looked for beside a model
@@ -87,7 +88,7 @@ class Trained:
                 "the trained drafter was packed for clients, without the part that runs beside the model; name the "
                 "folder that it was packed from"
             )
-        made = Observer(self.config, target.config.norm_eps)
+        made = Observer(self.config, self.config.decoder(target.config).norm_eps)
         made.load_state_dict({name: tensor.float() for name, tensor in self._of_observer().items()})
         name = self.sight_name if format is None else f"{self.sight_name}-{format.label}"
         return ObservingLayers(made.to(target.device), self.config, name, target, format)
@@ -232,20 +233,24 @@ def read_trained_config(folder: Path) -> tuple[TrainedConfig, dict[str, Any]]:
 def read_trained(folder: Path) -> Trained:
     """A trained drafter from its folder. Raises CheckpointError if it is damaged or incomplete."""
     config, raw = read_trained_config(folder)
-    tensors = tensors_of(folder, config) if isinstance(config, PublishedConfig) else _loaded(folder / WEIGHTS)
+    expected = expected_shapes(config)
+    if isinstance(config, PublishedMixture):
+        tensors = mixture_tensors(folder, expected)
+    else:
+        tensors = tensors_of(folder, config) if isinstance(config, PublishedConfig) else _loaded(folder / WEIGHTS)
     packed = raw.get(PACKED)
-    for name, shape in expected_shapes(config).items():
+    for name, shape in expected.items():
         if packed is not None and name.startswith(OBSERVING):
             continue
         found = tensors.get(name)
         is_float = found is not None and found.dtype.is_floating_point
+        stored = _stored_as(config, name)
         if found is None or tuple(found.shape) != shape or is_float == (name == VOCABULARY):
             came = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
             raise CheckpointError(
-                f"{folder}: {name} {came}, expected {list(shape)} by {CONFIG}; fetch it again, or train it again"
+                f"{folder}: {stored} {came}, expected {list(shape)} by {CONFIG}; fetch it again, or train it again"
             )
         if not torch.isfinite(found).all():
-            stored = stored_names(config)[name] if isinstance(config, PublishedConfig) else name
             raise CheckpointError(f"{folder}: {stored} holds NaN or infinities; fetch it again, or train it again")
     listed = tensors.get(VOCABULARY, torch.zeros(1)).long()
     if int(listed[0]) < 0 or bool((listed.diff() <= 0).any()):
@@ -253,6 +258,13 @@ def read_trained(folder: Path) -> Trained:
             f"{folder}: {VOCABULARY} is no list of tokens in order; fetch it again, or train it again"
         )
     return Trained(config, tensors, accepted_of(raw), raw.get("training"), packed)
+
+
+def _stored_as(config: TrainedConfig, name: str) -> str:
+    """What the files call a tensor."""
+    if isinstance(config, PublishedMixture):
+        return stored_name(name)
+    return stored_names(config).get(name, name) if isinstance(config, PublishedConfig) else name
 
 
 def _loaded(file: Path) -> dict[str, torch.Tensor]:
@@ -292,6 +304,11 @@ def expected_shapes(config: TrainedConfig) -> dict[str, tuple[int, ...]]:
 def _of_mixture(c: MixtureConfig) -> dict[str, tuple[int, ...]]:
     seen, width = c.observed // c.observer_heads * c.observer_kv_heads, c.hidden_size
     found = _layers_of(c.own_layers, c)
+    if isinstance(c, PublishedMixture):  # whose layers differ in width
+        for at in range(c.own_layers):
+            inner, width = c.own.intermediate_of(at), c.hidden_size
+            found |= {f"layers.{at}.mlp.{part}_proj.weight": (inner, width) for part in ("gate", "up")}
+            found[f"layers.{at}.mlp.down_proj.weight"] = (width, inner)
     if c.choices:
         found[VOCABULARY] = (c.choices,)
     if isinstance(c, BlockConfig):

@@ -157,7 +157,7 @@ class Observer(nn.Module):
         )
         self.projection = nn.Linear(width, config.hidden_size)
         half = width // heads // 2
-        angles = torch.arange(len(config.layers))[:, None] / 10000.0 ** (torch.arange(half) / half)
+        angles = torch.arange(len(config.layers))[:, None] / config.observer_theta ** (torch.arange(half) / half)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 

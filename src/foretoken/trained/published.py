@@ -8,25 +8,24 @@ some of the target's layers. They may have an output layer and a final norm of t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from foretoken.decoder.config import DecoderConfig, parse_config
 from foretoken.decoder.families import FAMILIES
 from foretoken.decoder.loading import DTYPES
 from foretoken.decoder.shapes import linear_shapes
-from foretoken.decoder.shards import INDEX, weight_files
-from foretoken.errors import CheckpointError, ModelError, ModelNotFoundError, UnsupportedModelError, quoted
+from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError, quoted
 from foretoken.trained.config import VOCABULARY, TrainedConfig
+from foretoken.trained.published_files import read, shapes_in
 
 OWN_HEAD, OWN_NORM, OWN_EMBEDDING = "head.weight", "norm.weight", "embedding.weight"
 _FIRST = "model.layers.0."
-_PADDING = 100  # vocabularies that differ by less than one in so many differ by padding
+PADDING = 100  # vocabularies that differ by less than one in so many differ by padding
 _MOST_LAYERS = 10_000
 # speculators leaves out of a configuration what has transformers' default
 _OF_ALL = {
@@ -97,7 +96,7 @@ class PublishedConfig(TrainedConfig):
         of = f" ({quoted(self.target, 80)}, as it says)" if self.target else ""
         for name, ours, theirs, far in (
             ("hidden_size", self.hidden_size, target.hidden_size, 0),
-            ("vocab_size", self.own.vocab_size, target.vocab_size, target.vocab_size // _PADDING),
+            ("vocab_size", self.own.vocab_size, target.vocab_size, target.vocab_size // PADDING),
         ):
             if abs(ours - theirs) > far:
                 raise CheckpointError(
@@ -159,12 +158,13 @@ class PublishedConfig(TrainedConfig):
 @dataclass(frozen=True)
 class Publication:
     """A folder with a published drafter, while its sizes are read. raw: its config.json. more: the part of it that is
-    of the drafter's kind alone, which some layouts have. names: of its tensors, as `_canonical` has them."""
+    of the drafter's kind alone, which some layouts have. shapes: of its tensors, by the names that `canonical` gives
+    them."""
 
     folder: Path
     raw: Mapping[str, Any]
     more: Mapping[str, Any]
-    names: frozenset[str]
+    shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, folder: Path, raw: Mapping[str, Any], part: str) -> Publication:
@@ -175,11 +175,12 @@ class Publication:
             raise CheckpointError(f"{folder}: {part} is {quoted(more, 40)}, expected an object; fetch it again")
         if raw.get("quantization_config"):
             raise UnsupportedModelError(f"{folder} is quantised, which is not supported; use the bf16 original")
-        names = [_canonical(n) for path in _files(folder) for n in _open(path, lambda file: list(file.keys()))]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise CheckpointError(f"{folder} holds {quoted(twice, 80)} twice, under two names; fetch it again")
-        return cls(folder, raw, more, frozenset(names))
+        return cls(folder, raw, more, shapes_in(folder))
+
+    @property
+    def names(self) -> Set[str]:
+        """Of its tensors, as `canonical` has them."""
+        return self.shapes.keys()
 
     @property
     def is_of_speculators(self) -> bool:
@@ -312,7 +313,7 @@ def tensors_of(folder: Path, config: PublishedConfig) -> dict[str, torch.Tensor]
     """The tensors of a published drafter, by the names of `PublishedConfig.shapes`, of sound shapes and types. Raises
     CheckpointError for files that cannot be read, or that lack something, and UnsupportedModelError for other types."""
     names, shapes = stored_names(config), config.shapes()
-    found = _read(folder, {*(f"model.{name}" for name in names.values()), "d2t"})
+    found = read(folder, {*(f"model.{name}" for name in names.values()), "d2t"})
     tensors = {}
     for name, stored in names.items():
         tensor = found.get(f"model.{stored}")
@@ -349,46 +350,3 @@ def _tokens(folder: Path, given: torch.Tensor | None, config: PublishedConfig) -
             "again"
         )
     return tokens
-
-
-def _canonical(name: str) -> str:
-    """A tensor's name as most files would have it, with `model.` before it."""
-    name = name.removeprefix("model.").replace("midlayer.", "layers.0.", 1)
-    return name if name in ("d2t", "t2d") else f"model.{name}"
-
-
-def _read(folder: Path, wanted: set[str]) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for path in _files(folder):
-        found |= _open(
-            path,
-            lambda file: {
-                _canonical(name): file.get_tensor(name) for name in list(file.keys()) if _canonical(name) in wanted
-            },
-        )
-    return found
-
-
-def _open(path: Path, use: Callable[[Any], Any]) -> Any:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return use(file)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as safetensors ({error}); fetch the file again") from None
-
-
-def _files(folder: Path) -> list[Path]:
-    pickle = folder / "pytorch_model.bin"
-    if (folder / INDEX).exists() or (folder / "model.safetensors").exists():
-        return weight_files(folder)
-    if pickle.exists():
-        raise ModelNotFoundError(
-            f"{folder} holds {pickle.name}, a pickle, which may run a program when it is read; write it as "
-            "safetensors, which runs none: "
-            'python -c "import torch, safetensors.torch as s; s.save_file({n: t.contiguous() for n, t in '
-            f"torch.load('{pickle}', weights_only=True).items()}}, '{folder / 'model.safetensors'}')\""
-        )
-    raise ModelNotFoundError(
-        f"{folder} has no model.safetensors; if the drafter is published as pytorch_model.bin, fetch it into a folder "
-        "(hf download OWNER/NAME --local-dir FOLDER), and name that folder"
-    )

@@ -26,7 +26,7 @@ def expect_no_unread_drafter(folder: Path, raw: Mapping[str, Any]) -> None:
     if kind is not None:
         raise UnsupportedModelError(
             f"{folder} is a drafter of the kind {kind}, which Foretoken does not read; of drafters that others have "
-            "trained, those of EAGLE-3 and DFlash are supported"
+            "trained, those of EAGLE-3, DFlash and Mixture of Attentions are supported"
         )
 
 
