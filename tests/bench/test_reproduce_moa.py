@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -9,17 +11,32 @@ from typing import Any
 import pytest
 import torch
 
+import foretoken
 from foretoken.bench.heads import ROWS
 from foretoken.bench.reproduce.asked import Asked
 from foretoken.bench.reproduce.moa import PAPER
 from foretoken.bench.reproduce.moa_heads import BESIDE, HEADS, in_as_many_layers, padding
-from foretoken.bench.reproduce.moa_reported import CUTS, EAGLE, OFFICIAL, OURS, OURS_1, SMALL, TABLE_2, TABLE_5, TABLE_9
+from foretoken.bench.reproduce.moa_reported import (
+    CUTS,
+    DATA,
+    EAGLE,
+    OFFICIAL,
+    OURS,
+    OURS_1,
+    SMALL,
+    TABLE_2,
+    TABLE_3,
+    TABLE_4,
+    TABLE_5,
+    TABLE_9,
+)
 from foretoken.bench.reproduce.papers import REFERENCE
 from foretoken.bench.reproduce.running import Reproduction, reproduce
 from foretoken.common.source import EMBEDDED
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.trained.files import expected_shapes, write_trained
+from tests.published_mixture import random_published_mixture, write_published_mixture
 
 pytest.importorskip("websockets")
 
@@ -67,6 +84,34 @@ def test_every_drafter_can_be_padded_for_the_rehearsal(row: str, tmp_path: Path)
     if row.startswith("eagle2"):
         usual = {"eagle2": 1.0, "eagle2-wide": 2.25, "eagle2-deep": 1 / 3}[row]
         assert large == pytest.approx(usual * 8192, rel=0.4 if row == "eagle2-deep" else 0.05)
+
+
+def test_the_published_drafter_drafts_at_scale_paper(tmp_path: Path) -> None:
+    models, data = tmp_path / "models", []
+    shutil.copytree(EMBEDDED["stdlib-1m"], models / "Meta-Llama-3-8B-Instruct")
+    target = foretoken.load("stdlib-1m", draft="none", threads=1).target
+    its = random_published_mixture(target)
+    write_published_mixture(models / "MOASpec-Llama-3-8B-Instruct", *its, target.config.vocab_size, "vllm")
+    for name in ("mt-bench", "humaneval", "gsm8k", "alpaca", "cnn-dailymail", "natural-questions"):
+        row = {"prompt": ["def add("], "question": "def add(", "instruction": "x", "input": "", "article": "import "}
+        row |= {"prompt": "def add(", "task_id": "one"} if name == "humaneval" else {"category": "math"}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+        data.append(f"{name}={tmp_path / name}.jsonl")
+    parts = ("table2", "table3", "table4", "table5", "table8", "table10", "a5")
+    more: dict[str, Any] = {"models": [models], "data": data, "num_prompts": 1, "max_new_tokens": 12}
+    done = reproduce(Asked("moa", "paper", parts, out=tmp_path / "out", **more))
+    assert done.record["differing_tokens"] == 0
+    lines = rows(done, "table2")
+    assert [line["data"] for line in lines] == [name for name in DATA for _ in TABLE_2]
+    for line in lines:
+        at = DATA.index(line["data"])
+        assert line["length"]["paper"] == TABLE_2[line["draft"]].lengths[at]
+        assert (line["length"]["ours"] is not None) == (line["draft"] == OURS)
+    assert {row["draft"] for row in rows(done, "table10") if row["tokens/s"]["ours"]} == {OURS, "Vanilla"}
+    for table, names in (("table3", TABLE_3), ("table4", TABLE_4), ("table5", TABLE_5)):
+        assert {row["draft"] for row in rows(done, table)} == {*names}
+    assert [row["draft"] for row in rows(done, "a5")] == [REFERENCE.name, OURS]
+    assert str(tmp_path) not in done.place.read_text(encoding="utf-8"), "no folder of this machine"
 
 
 @pytest.fixture(scope="module")

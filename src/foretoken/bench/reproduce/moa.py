@@ -2,7 +2,8 @@
 same drafter on a client, with the model on a host.
 
 The paper's drafters are trained for 28 epochs of UltraChat and measured on SpecBench. Here they are trained for a small
-model, on the text on which that was trained itself, and measured on held-out text of the same kind.
+model, on the text on which that was trained itself, and measured on held-out text of the same kind. At scale paper, the
+one drafter that the authors have published drafts for its own model, on the paper's data sets.
 """
 
 from __future__ import annotations
@@ -40,16 +41,27 @@ _IN_VLLM, _BATCHES = 3, (1, 2, 4, 8, 16)  # tokens of a chain, and texts at a ti
 _NODES, _ACCEPTED = 62, 4  # of a message, in table 7
 
 
+def _is_real(bench: Workbench) -> bool:
+    return bench.asked.scale == "paper"
+
+
 def _subject(bench: Workbench) -> tuple[Subject, Data]:
     subject = in_as_many_layers(bench.subjects[0])
-    return subject, next(iter(subject.data.values()))
+    return subject, subject.data["HumanEval"] if _is_real(bench) else next(iter(subject.data.values()))
 
 
-def _measured(bench: Workbench, options: str, names: Mapping[str, str]) -> tuple[Subject, Measured]:
-    """Drafters in turn, beside plain decoding. names: of rows, by the paper's names."""
-    subject, data = _subject(bench)
-    methods = [Method(name, f"{head(bench, subject, row)}:{options}") for name, row in names.items()]
-    return subject, bench.measured(subject, data, methods)
+def _measured(
+    bench: Workbench, options: str, names: Mapping[str, str] = _ALL, data: Data | None = None
+) -> tuple[Subject, Measured]:
+    """Drafters in turn, beside plain decoding. names: of rows, by the paper's names; at scale paper, the published
+    drafter is the one that there is."""
+    subject, usual = _subject(bench)
+    if _is_real(bench):
+        drafts = {reported.OURS: bench.small(subject)}
+    else:
+        drafts = {name: str(head(bench, subject, row)) for name, row in names.items()}
+    methods = [Method(name, f"{draft}:{options}") for name, draft in drafts.items()]
+    return subject, bench.measured(subject, usual if data is None else data, methods)
 
 
 def _figures(ours: Measured, name: str, speedup: float | None, tokens: float | None) -> Row:
@@ -62,16 +74,31 @@ def _figures(ours: Measured, name: str, speedup: float | None, tokens: float | N
 
 def _single_device(bench: Workbench) -> Iterator[Row]:
     """Table 2: trees of all drafters, on one device."""
-    subject, ours = _measured(bench, _TREE, _ALL)
+    if _is_real(bench):
+        yield from _by_data(bench)
+        return
+    subject, ours = _measured(bench, _TREE)
     for name in (*reported.TABLE_2, *BESIDE):
         paper = reported.TABLE_2.get(name)
         told = {"ours on": subject.called, "draft": name}
         yield {**told, **_figures(ours, name, *((paper.speedup, paper.length) if paper else (None, None)))}
 
 
+def _by_data(bench: Workbench) -> Iterator[Row]:
+    """Table 2 at scale paper: a data set after the other."""
+    subject, _ = _subject(bench)
+    for at, (called, data) in enumerate(subject.data.items()):
+        _, ours = _measured(bench, _TREE, data=data)
+        for name, paper in reported.TABLE_2.items():
+            told = {"ours on": subject.called, "data": called, "draft": name}
+            yield {**told, **_figures(ours, name, paper.speedups[at], paper.lengths[at])}
+
+
 def _full(bench: Workbench) -> Iterator[Row]:
-    """Table 10: the same, in tokens a second."""
-    subject, ours = _measured(bench, _TREE, _ALL)
+    """Table 10: the same, in tokens a second; at scale paper on all of HumanEval."""
+    _, data = _subject(bench)
+    every = replace(data, count=bench.asked.num_prompts) if _is_real(bench) else data
+    subject, ours = _measured(bench, _TREE, data=every)
     for name, (speed, tokens) in reported.TABLE_10.items():
         mine = REFERENCE.name if name == "Vanilla" else name
         yield {
@@ -84,6 +111,10 @@ def _full(bench: Workbench) -> Iterator[Row]:
 
 def _ablation(bench: Workbench) -> Iterator[Row]:
     """Table 5: parts of the network, left out one by one; chains."""
+    if _is_real(bench):
+        for name, (speed, tokens) in reported.TABLE_5.items():
+            yield {"draft": name, "tokens/s": beside(speed, None), "length": beside(tokens, None)}
+        return
     subject, _ = _subject(bench)
     trained = {name: learned(bench, subject, row) for name, row in ABLATED.items()}
     written = {name: row for name, row in ABLATED.items() if trained[name]["of_which_written"]}
@@ -102,6 +133,16 @@ def _ablation(bench: Workbench) -> Iterator[Row]:
 
 def _client_server(bench: Workbench) -> Iterator[Row]:
     """Table 3: the drafter on a client, the model on a host, over 5G and 4G."""
+    if not _is_real(bench):
+        yield from _over_networks(bench)
+    for name in reported.TABLE_3 if _is_real(bench) else (reported.OFFICIAL,):
+        speeds, tokens, calls = reported.TABLE_3[name]
+        for network, speed in speeds.items():
+            told = {"network": network, "draft": name, "tokens/s": beside(speed, None)}
+            yield {"ours on": "", **told, "length": beside(tokens, None), "calls a text": beside(calls, None)}
+
+
+def _over_networks(bench: Workbench) -> Iterator[Row]:
     subject, data = _subject(bench)
     drafts = {f"{head(bench, subject, row)}:{_TREE}": name for name, row in _ALL.items()}
     bench.progress(f"{bench.part}: over networks", 0, 1)
@@ -126,14 +167,19 @@ def _client_server(bench: Workbench) -> Iterator[Row]:
             "seconds a round": beside(None, row["seconds_per_round"]),
             "expected": beside(None, row.get("expected_seconds_per_round")),
         }
-    speeds, tokens, calls = reported.TABLE_3[reported.OFFICIAL]
-    for network, speed in speeds.items():
-        told = {"network": network, "draft": reported.OFFICIAL, "tokens/s": beside(speed, None)}
-        yield {"ours on": "", **told, "length": beside(tokens, None), "calls a text": beside(calls, None)}
 
 
 def _cut_off(bench: Workbench) -> Iterator[Row]:
     """Table 4: the connection is cut, and the client goes on alone."""
+    if not _is_real(bench):
+        yield from _behind_cuts(bench)
+    for name in reported.TABLE_4 if _is_real(bench) else (reported.OFFICIAL, reported.LOWER_BOUND):
+        for cut, passing in zip(reported.CUTS, reported.TABLE_4[name], strict=True):
+            told = {"ours on": "", "draft": name, "cut behind": cut}
+            yield {**told, "programs that pass, %": beside(passing, None)}
+
+
+def _behind_cuts(bench: Workbench) -> Iterator[Row]:
     subject, data = _subject(bench)
     drafts = {f"{head(bench, subject, row)}:{_TREE}": name for name, row in HEADS.items()}
     bench.progress(f"{bench.part}: cutting connections", 0, 1)
@@ -151,10 +197,6 @@ def _cut_off(bench: Workbench) -> Iterator[Row]:
             "log probability": beside(None, row["log_probability"]),
             "of the model's own text": beside(None, row["log_probability_of_the_models_own"]),
         }
-    for name in (reported.OFFICIAL, reported.LOWER_BOUND):
-        for cut, passing in zip(reported.CUTS, reported.TABLE_4[name], strict=True):
-            told = {"ours on": "", "draft": name, "cut behind": cut}
-            yield {**told, "programs that pass, %": beside(passing, None)}
 
 
 def _asked(bench: Workbench, subject: Subject, data: Data, **more: Any) -> argparse.Namespace:
@@ -217,7 +259,7 @@ def _message(model: str, name: str, draft: bytes, layout: tuple[Sent, ...], numb
 
 def _quality(bench: Workbench) -> Iterator[Row]:
     """Table 8: what the texts are worth. They are the model's own."""
-    _, ours = _measured(bench, _TREE, _ALL)
+    _, ours = _measured(bench, _TREE)
     for name, (programs, answers, summaries) in reported.TABLE_8.items():
         mine = ours.of(REFERENCE.name if name not in _ALL else name)
         yield {
@@ -239,8 +281,9 @@ def _qwen(bench: Workbench) -> Iterator[Row]:
 
 def _batches(bench: Workbench) -> Iterator[Row]:
     """Figure 4: several texts at a time inside vLLM, chains of three tokens."""
-    subject = in_as_many_layers(bench.subjects[0])
-    data = next(iter(subject.data.values()))
+    if _is_real(bench):
+        return
+    subject, data = _subject(bench)
     if (why := in_vllm.why_not()) is not None:
         if "figure4" in bench.asked.only:
             raise SettingError(why)
@@ -265,9 +308,9 @@ def _batches(bench: Workbench) -> Iterator[Row]:
 
 def _costs(bench: Workbench) -> Iterator[Row]:
     """Appendix A.5: what is computed for a token."""
-    subject, ours = _measured(bench, _TREE, _ALL)
+    subject, ours = _measured(bench, _TREE)
     plain = _operations(ours, REFERENCE.name)
-    for name in (REFERENCE.name, *_ALL):
+    for name in (REFERENCE.name, *([reported.OURS] if _is_real(bench) else _ALL)):
         its = _operations(ours, name)
         yield {
             "ours on": subject.called,
@@ -285,11 +328,12 @@ def _operations(ours: Measured, name: str) -> float | None:
 
 
 _HOW = (
-    "The drafters are trained now, unless the work folder has them: each on the same windows of the same text, in as "
-    "many steps, with the losses of the preset `best` (docs/drafters.md). *Length* is the paper's tau as its code "
-    "counts it: all tokens of a prompt over its passes, that of the prompt included. *Tokens a check* leaves prompt "
-    "and first token out. In a rehearsal, the drafters are padded to the size that they would have beside the large "
-    "model."
+    "At scale paper, the drafter is the one that the authors have published; what needs others of theirs stays empty. "
+    "At other scales, the drafters are trained now, unless the work folder has them: each on the same windows of the "
+    "same text, in as many steps, with the losses of the preset `best` (docs/drafters.md). *Length* is the paper's tau "
+    "as its code counts it: all tokens of a prompt over its passes, that of the prompt included. *Tokens a check* "
+    "leaves prompt and first token out. In a rehearsal, the drafters are padded to the size that they would have "
+    "beside the large model."
 )
 _SHORT = (
     "At scale embedded a drafter reads a few thousand tokens, in seconds: that shows that everything runs, and says "
@@ -329,6 +373,8 @@ _PARTS = {
     "figure4": Part("Figure 4: several texts at a time, inside vLLM", _batches, (_INSIDE, _SHORT), _DRAW_4),
     "a5": Part("Appendix A.5: what a round computes", _costs, ("Counted from shapes, while decoding.",)),
 }
+_SUITES = ("mt-bench", "humaneval", "gsm8k", "alpaca", "cnn-dailymail", "natural-questions")
+_REAL = {name: Data(suite, 80) for name, suite in zip(reported.DATA, _SUITES, strict=True)}
 _FEW = {"SpecBench": Data(HELD_OUT, 2, 32)}
 _MORE = {"SpecBench": Data(HELD_OUT, 6, 96)}
 PAPER = Paper(
@@ -339,5 +385,13 @@ PAPER = Paper(
     subjects={
         "embedded": (Subject(reported.TARGET, "stdlib-7m", _FEW),),
         "rehearsal": (Subject(reported.TARGET, "stdlib-7m", _MORE, shape="llama-3.2-1b", num_layers=16),),
+        "paper": (
+            Subject(
+                reported.TARGET,
+                "meta-llama/Meta-Llama-3-8B-Instruct",
+                _REAL,
+                small="huawei-noah/MOASpec-Llama-3-8B-Instruct",
+            ),
+        ),
     },
 )
