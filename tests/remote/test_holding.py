@@ -1,4 +1,4 @@
-"""`generate --offline hold`: a text that waits for its host, and is the model's to its end."""
+"""`--offline hold`: a text or a reply that waits for its host, and is the model's to its end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ import pytest
 import foretoken
 from foretoken.api.hosting import host as hosted
 from foretoken.cli import holding
-from foretoken.cli.holding import Held, Shown
-from foretoken.errors import RemoteError, SettingError
+from foretoken.cli.holding import Shown, held_reply, held_text
+from foretoken.errors import InputError, RemoteError, SettingError
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
-from foretoken.remote.link import OtherModelError
+from foretoken.remote.link import AwayError, OtherModelError
 from foretoken.settings.generate import GenerateSettings
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, truth
 
@@ -44,7 +45,7 @@ def held(
     host = started(0, *drafters)
     port = int(host.url.rpartition(":")[2])
     model = client(host, draft=draft, offline="hold", patience=0.1)
-    its = Held(model, PROMPT, GenerateSettings.of({**ASKED, **settings}), provisional=provisional)
+    its = held_text(model, PROMPT, GenerateSettings.of({**ASKED, **settings}), provisional=provisional)
     found: list[Shown] = []
     hosts, left = [host], times
 
@@ -141,7 +142,7 @@ def test_a_host_that_is_away_before_the_first_token_is_waited_for(monkeypatch: p
     back: list[Host] = []
     timer = threading.Timer(AWAY, lambda: back.append(started(port)))
     timer.start()
-    its = Held(model, PROMPT, GenerateSettings.of(ASKED), provisional=False)
+    its = held_text(model, PROMPT, GenerateSettings.of(ASKED), provisional=False)
     assert text_of(list(its)) == truth(**ASKED).text
     timer.join()
     back[0].close()
@@ -158,7 +159,7 @@ def test_a_host_that_refuses_ends_the_waiting(tmp_path: Path) -> None:
     host.close()
     other = hosted(plain(), Listening(port=port, token="battery staple"), Limits())
     with pytest.raises(RemoteError, match="the token is wrong"):
-        list(Held(model, PROMPT, GenerateSettings.of(ASKED), provisional=False))
+        list(held_text(model, PROMPT, GenerateSettings.of(ASKED), provisional=False))
     other.close()
 
 
@@ -169,12 +170,12 @@ def test_another_model_ends_the_waiting() -> None:
     host.close()
     other = hosted(foretoken.load("stdlib-7m", draft="none"), Listening(port=port), Limits())
     with pytest.raises(OtherModelError, match="has another model now"):
-        list(Held(model, PROMPT, GenerateSettings.of(ASKED), provisional=False))
+        list(held_text(model, PROMPT, GenerateSettings.of(ASKED), provisional=False))
     other.close()
 
 
 def test_a_host_that_writes_another_text_is_an_error_where_nothing_can_be_taken_back() -> None:
-    its = Held(plain(), PROMPT, GenerateSettings.of(ASKED), provisional=False)
+    its = held_text(plain(), PROMPT, GenerateSettings.of(ASKED), provisional=False)
     its._shown = "something else"
     with pytest.raises(RemoteError, match="the host writes another text than it did"):
         list(its)
@@ -198,13 +199,17 @@ def test_the_most_that_is_known_of_a_text_is_kept() -> None:
 
 
 @pytest.mark.prove
-def test_the_command_waits_and_ends_well() -> None:
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_the_command_waits_and_ends_well(command: str, tmp_path: Path) -> None:
     """Of a host that is gone for longer than a lost connection is tried again: 30 seconds."""
     first = started()
     port = int(first.url.rpartition(":")[2])
-    command = [sys.executable, "-m", "foretoken", "generate", PROMPT, "-n", "300", "--ignore-eos"]
-    command += ["--remote", first.url, "--offline", "hold", "--draft", "lookup"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    prompt = "def f("  # a line is a message
+    (tmp_path / "lines").write_text(f"{prompt}\n", encoding="utf-8")
+    asked = [prompt] if command == "generate" else ["--plain", "--prompt-file", str(tmp_path / "lines")]
+    given = [sys.executable, "-m", "foretoken", command, *asked, "-n", "300", "--ignore-eos"]
+    given += ["--remote", first.url, "--offline", "hold", "--draft", "lookup"]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         came = os.read(process.stdout.fileno(), 8)  # past its buffer, which `communicate` does not know
         first.close()
@@ -216,7 +221,8 @@ def test_the_command_waits_and_ends_well() -> None:
             second.close()
     assert process.returncode == 0, said
     assert b"waiting, Ctrl-C ends" in said
-    assert (came + rest).decode() == truth(max_new_tokens=300, ignore_eos=True).text.rstrip("\n") + "\n"
+    expected = plain().generate(prompt, max_new_tokens=300, ignore_eos=True).text
+    assert (came + rest).decode() == expected.rstrip("\n") + "\n"
 
 
 @pytest.mark.parametrize(
@@ -233,3 +239,110 @@ def test_what_cannot_be_held_is_refused(options: list[str], message: str) -> Non
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.fixture
+def coming_back() -> Iterator[Callable[[int], None]]:
+    """Starts a host on a port after a while."""
+    back: list[Host] = []
+    timers: list[threading.Timer] = []
+
+    def begin(port: int) -> None:
+        timers.append(threading.Timer(AWAY, lambda: back.append(started(port))))
+        timers[-1].start()
+
+    yield begin
+    for timer in timers:
+        timer.join()
+    for host in back:
+        host.close()
+
+
+def turns(chat: foretoken.Chat, *texts: str) -> list[dict[str, str]]:
+    for text in texts:
+        for _ in chat.send(text, **ASKED):
+            pass
+    return chat.messages
+
+
+@pytest.mark.parametrize("draft", ["lookup", MODEL])
+@pytest.mark.parametrize("provisional", [True, False])
+def test_a_reply_goes_on_when_its_host_is_there_again(
+    draft: str, provisional: bool, coming_back: Callable[[int], None]
+) -> None:
+    host = started()
+    port = int(host.url.rpartition(":")[2])
+    chat = client(host, draft=draft, offline="hold", patience=0.1).chat(plain=True)
+    texts = (PROMPT, "\nclass B:\n", "\nclass C:\n")
+    turns(chat, texts[0])
+    its = held_reply(chat, texts[1], GenerateSettings.of(ASKED), provisional=provisional, left=lambda: False)
+    shown: list[Shown] = []
+    for each in its:
+        shown.append(each)
+        if len(shown) == CAME:
+            assert [message["content"] for message in chat.messages[2:]] == []
+            host.close()
+            coming_back(port)
+    expected = turns(plain().chat(plain=True), *texts)
+    assert chat.messages == expected[:4]
+    assert text_of(shown) == expected[3]["content"]
+    assert (its.completion.finish_reason, its.completion.unverified) == ("length", 0)
+    assert turns(chat, texts[2]) == expected, "the conversation goes on"
+
+
+@pytest.mark.parametrize("draft", ["lookup", MODEL])
+def test_a_reply_that_waits_can_be_left(draft: str) -> None:
+    host = started()
+    chat = client(host, draft=draft, offline="hold", patience=0.1).chat(plain=True)
+    left = threading.Event()
+    its = held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=left.is_set)
+    shown: list[Shown] = []
+    for each in its:
+        shown.append(each)
+        if len(shown) == CAME:
+            host.close()
+            threading.Timer(AWAY, left.set).start()
+    assert its.completion.finish_reason == "disconnected"
+    assert (its.completion.unverified > 0) == (draft != "lookup")
+    assert chat.messages[-1]["content"] == its.completion.text == text_of(shown)
+
+
+def test_a_reply_that_is_interrupted_stays_as_far_as_it_came() -> None:
+    host = started()
+    chat = client(host, draft="lookup", offline="hold", patience=0.1).chat(plain=True)
+    shown: list[Shown] = []
+    its = held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=lambda: len(shown) >= CAME)
+    for each in its:
+        shown.append(each)
+    assert its.completion.finish_reason == "cancelled"
+    assert chat.messages[-1]["content"] == text_of(shown)
+    host.close()
+
+
+def test_a_host_that_is_away_before_a_reply_can_be_left() -> None:
+    host = started()
+    chat = client(host, draft="lookup", offline="hold", patience=0.1).chat(plain=True)
+    host.close()
+    left = threading.Event()
+    threading.Timer(AWAY, left.set).start()
+    with pytest.raises(AwayError):
+        list(held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=left.is_set))
+    assert chat.messages == []
+
+
+def test_a_reply_that_is_asked_for_once_more_takes_the_place_of_the_last() -> None:
+    chat = plain().chat(plain=True)
+    with pytest.raises(InputError, match="no reply to ask for once more"):
+        chat.recheck(truth(**ASKED))
+    stream = chat.send(PROMPT, **ASKED)
+    assert [next(stream) for _ in range(3)]
+    stream.close()
+    cut = chat.messages
+    again = chat.recheck(stream.completion, **ASKED)
+    next(again)
+    again.close()
+    assert chat.messages == cut, "one that is shorter does not take its place"
+    again = chat.recheck(stream.completion, **ASKED)
+    assert "".join(piece.text for piece in again) == truth(**ASKED).text
+    assert [message["content"] for message in chat.messages] == [PROMPT, truth(**ASKED).text]
+    assert turns(chat, "\n\n") == turns(plain().chat(plain=True), PROMPT, "\n\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
@@ -20,10 +20,10 @@ from foretoken.text.tokenizer import Tokenizer
 @dataclass(frozen=True)
 class Reading:
     """The three calls that a conversation makes to its model: the tokens of a prompt, a generation, and to forget what
-    the model has read."""
+    the model has read. The third argument of a generation: tokens that it may turn out to be, for lookup to draft."""
 
     tokens_of: Callable[[Prompt], tuple[int, ...]]
-    start: Callable[[Prompt, GenerateSettings], Generation]
+    start: Callable[[Prompt, GenerateSettings, tuple[int, ...]], Generation]
     forget: Callable[[], None]
 
 
@@ -92,8 +92,26 @@ class Chat:
         sent = message("user", text, "the text")
         prompt = self._reading.tokens_of(self.text + text if self.plain else [*self._messages, sent])
         itself: list[weakref.ref[Generation]] = []
-        turn = self._turn(sent, prompt, self._changes, self._reading.start(prompt, chosen), itself)
+        turn = self._turn(sent, prompt, self._changes, self._reading.start(prompt, chosen, ()), itself)
         itself.append(weakref.ref(turn))  # weak, so that a stream that is dropped is closed at once
+        return Stream(turn)
+
+    def recheck(self, done: Completion, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
+        """The last reply once more, after its host went away (its `finish_reason` is "disconnected"). What it has is
+        the draft, if lookup drafts, so the host checks many tokens at once. It takes the place of the last reply when
+        it ends; if it is closed before it is as long, the last reply stays. Settings: as before; the seed is `done`'s.
+
+        Raises InputError if there is no reply, and RemoteError at its first piece if the host is not there.
+        """
+        self._expect_idle()
+        if self._prompt is None:
+            raise InputError("the conversation has no reply to ask for once more; send a text first")
+        chosen = GenerateSettings.chosen(chosen, settings)
+        chosen = replace(chosen, seed=chosen.seed if done.seed is None else done.seed)
+        itself: list[weakref.ref[Generation]] = []
+        run = self._reading.start(self._prompt, chosen, done.tokens)
+        turn = self._turn(self._messages[-2], self._prompt, self._changes, run, itself, instead=True)
+        itself.append(weakref.ref(turn))
         return Stream(turn)
 
     def take_back(self) -> str:
@@ -133,35 +151,41 @@ class Chat:
         at: int,
         run: Generation,
         itself: Sequence[weakref.ref[Generation]],
+        *,
+        instead: bool = False,
     ) -> Generation:
+        """instead: the reply takes the place of the last one."""
         self._expect_idle()
         if self._changes != at:
             raise InputError(
                 "another turn was taken since this one was sent, or the conversation was reset; send it again"
             )
         self._begun = itself[0]
-        reply = ""
+        reply, before = "", self._messages[:-2] if instead else self._messages
+        least = len(self._messages[-1]["content"]) if instead else 1
         try:
             while True:
                 try:
                     index, piece = next(run)
                 except StopIteration as end:
-                    self._add(sent, prompt, reply)
+                    self._end_with(before, sent, prompt, reply)
                     completions: list[Completion] = end.value
                     return completions
                 reply += piece.text
                 yield index, piece
         except (GeneratorExit, Cancelled) as left:
-            if reply:
-                self._add(sent, prompt, reply)
+            if len(reply) >= least:
+                self._end_with(before, sent, prompt, reply)
             if isinstance(left, Cancelled):
                 return cancel(run)
             raise
         finally:
             run.close()
 
-    def _add(self, sent: dict[str, str], prompt: tuple[int, ...], reply: str) -> None:
-        self._messages += [sent, message("assistant", reply, "the reply")]
+    def _end_with(
+        self, before: Sequence[dict[str, str]], sent: dict[str, str], prompt: tuple[int, ...], reply: str
+    ) -> None:
+        self._messages = [*before, sent, message("assistant", reply, "the reply")]
         self._prompt = prompt
         self._changes += 1
 

@@ -217,8 +217,7 @@ class Model:
         if chosen.n != 1 or chosen.private_suffix is not None:
             raise SettingError("n and private_suffix are for other texts than the host may check again; leave them out")
         chosen = replace(chosen, seed=chosen.seed if done.seed is None else done.seed)
-        requests = [replace(each, predicted=done.tokens) for each in self._requests.of(prompt, chosen)]
-        return Stream(self._run(requests, chosen))
+        return Stream(self._run(self._requests.of(prompt, chosen, predicted=done.tokens), chosen))
 
     def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
         """A conversation, which keeps what the model has read from one turn to the next.
@@ -229,7 +228,7 @@ class Model:
         conversation = next(self._conversations)
         reading = Reading(
             self.tokens_of,
-            lambda prompt, settings: self._run(self._requests.of(prompt, settings, conversation), settings),
+            lambda prompt, its, predicted: self._run(self._requests.of(prompt, its, conversation, predicted), its),
             partial(_forget, self._verifier, self.drafter, conversation),
         )
         return Chat(reading, self.tokenizer, name=self.name, system=system, plain=plain)

@@ -38,8 +38,14 @@ class Requests:
         """A number that no sequence of this model has had."""
         return next(self._numbers)
 
-    def of(self, prompt: Prompt, settings: GenerateSettings, conversation: int | None = None) -> list[Request]:
-        """One request for each completion. Raises PromptError or SettingError."""
+    def of(
+        self,
+        prompt: Prompt,
+        settings: GenerateSettings,
+        conversation: int | None = None,
+        predicted: tuple[int, ...] = (),
+    ) -> list[Request]:
+        """One request for each completion. predicted: as `Request` has it. Raises PromptError or SettingError."""
         self.expect_usable(settings)
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
         if settings.private_suffix is not None:
@@ -59,6 +65,7 @@ class Requests:
                 conversation=conversation,
                 stop=settings.stops,
                 prompt_of=first if completion else None,
+                predicted=predicted,
                 prompt_logits=settings.prompt_logprobs is not None and not completion,
             )
             for completion in range(settings.n)

@@ -14,7 +14,7 @@ from foretoken.cli.asking import escape_in, taken_as_typed, with_escapes
 from foretoken.cli.common import Far, say
 from foretoken.cli.typing_lines import piped, typed
 from foretoken.common.source import DEFAULT_MODEL
-from foretoken.errors import InputError, PromptError, RemoteError, SettingError, TranscriptError
+from foretoken.errors import InputError, PromptError, RemoteError, TranscriptError
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.settings.load import LoadSettings
 
@@ -77,11 +77,9 @@ def chat(
     Ctrl-C ends the program.
     """
     recording = record is not None
-    if offline == "hold":
-        raise SettingError(
-            "--offline hold is for `generate`; in a chat, /regenerate asks for a reply again; leave it out"
-        )
-    far = Far(remote, token_file, ca, offline)
+    holding = offline == "hold"
+    provisional = holding and not as_json and sys.stdout is not None and sys.stdout.isatty()  # a person reads it
+    far = Far(remote, token_file, ca, "stop" if holding and remote is not None and not provisional else offline)
     far.expect(record=record, audit=audit)
     if not escapes and not as_json and (escape := escape_in(*generating.stops)) is not None:
         say(taken_as_typed(escape))
@@ -104,6 +102,7 @@ def chat(
     conversation = Conversation(
         loaded, loaded.chat(system, plain=plain), generating, interactive=interactive, as_json=as_json, stats=stats
     )
+    conversation.holds, conversation.provisional = holding, provisional
     if interactive:
         say(f"{loaded.name}, draft {loaded.draft}; Ctrl-D or exit ends the conversation, /help tells more")
     try:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from foretoken.api.chat import Chat
 from foretoken.api.model import Model
 from foretoken.cli import show
 from foretoken.cli.common import filled_the_context, say
+from foretoken.cli.holding import held_reply, marked
 from foretoken.cli.table import print_stats
 from foretoken.cli.typing_lines import Line
 from foretoken.common.files import expect_place, write_bytes
@@ -46,6 +47,8 @@ class Conversation:
     ) -> None:
         self.differs = False  # whether an audit has found a difference
         self.cut_off = False  # whether a host was gone before a reply had ended
+        self.holds = False  # whether a reply waits for a host that is gone
+        self.provisional = False  # whether text is shown meanwhile that nobody has checked yet
         self._model = model
         self._chat = chat
         self._generating = generating
@@ -94,24 +97,37 @@ class Conversation:
         """Send a message and print the reply, as far as it comes."""
         before = len(self._chat.messages)
         with _interruptible(self._interactive) as interrupted:
-            stream = self._chat.send(text, generating)
-
-            def pieces() -> Iterator[Piece]:
-                for piece in stream:
-                    yield piece
-                    if interrupted():
-                        stream.close()
-
-            if self._as_json:
-                for _ in pieces():
-                    pass
-            else:
-                show.print_text(show.marked(pieces()))
-        done = stream.completion
+            done = (self._held if self.holds else self._streamed)(text, generating, interrupted)
         self._last, self._sent, self._replied = done, text, len(self._chat.messages) > before
         if done.finish_reason not in _BROKEN_OFF and self._chat.prompt is not None:
             self._whole = self._chat.prompt, done
         self._tell(done)
+
+    def _streamed(self, text: str, generating: GenerateSettings, interrupted: Callable[[], bool]) -> Completion:
+        """Send a message and print the reply until it ends, or is interrupted."""
+        stream = self._chat.send(text, generating)
+
+        def pieces() -> Iterator[Piece]:
+            for piece in stream:
+                yield piece
+                if interrupted():
+                    stream.close()
+
+        self._print(show.marked(pieces()))
+        return stream.completion
+
+    def _held(self, text: str, generating: GenerateSettings, interrupted: Callable[[], bool]) -> Completion:
+        """The same; if the host goes away, the reply waits for it."""
+        held = held_reply(self._chat, text, generating, provisional=self.provisional, left=interrupted)
+        self._print(marked(held))
+        return held.completion
+
+    def _print(self, pieces: Iterable[str]) -> None:
+        if not self._as_json:
+            show.print_text(pieces)
+        else:
+            for _ in pieces:
+                pass
 
     def _tell(self, done: Completion) -> None:
         """What must be known of a reply: that it is not whole, and what was asked for."""

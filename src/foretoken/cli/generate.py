@@ -200,9 +200,9 @@ def _held(
 ) -> Iterator[Completion]:
     """The completion when the host has checked all of it, however often it goes away."""
     from foretoken.cli import show
-    from foretoken.cli.holding import Held, marked
+    from foretoken.cli.holding import held_text, marked
 
-    held = Held(model, prompt, generating, provisional=provisional)
+    held = held_text(model, prompt, generating, provisional=provisional)
     if as_json:
         for _ in held:
             pass

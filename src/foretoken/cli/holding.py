@@ -1,4 +1,4 @@
-"""`generate --offline hold`: a text whose host went away is finished when the host is there again.
+"""`--offline hold`: a text or a reply whose host went away is finished when the host is there again.
 
 Nothing of it is lost then: the client asks for the whole text once more, with what it has as the draft. So the host
 checks many tokens at once, and the text is the one that it would have written without a break.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,11 +21,13 @@ from foretoken.remote.link import AwayError
 from foretoken.settings.generate import GenerateSettings
 
 if TYPE_CHECKING:
+    from foretoken.api.chat import Chat
     from foretoken.api.model import Model
     from foretoken.results.completion import Completion
     from foretoken.text.messages import Prompt
 
 _PAUSE = 2.0  # seconds between tries to reach the host
+_GLANCE = 0.05  # seconds between looks whether somebody has had enough of waiting
 
 
 class Shown(NamedTuple):
@@ -38,14 +40,24 @@ class Shown(NamedTuple):
 
 class Held:
     """A text that ends when the host has checked all of it. Iterate it for what is to be shown; then `completion` has
-    the whole. provisional: whether text is shown that nobody has checked yet, and may be taken back.
+    the whole. begin: begins it. again: begins it once more; what it has so far is the draft. provisional: whether text
+    is shown that nobody has checked yet, and may be taken back. left: whether somebody has had enough of it; then it
+    ends where it is.
 
     Raises RemoteError if the host refuses, has another model when it is there again, or writes another text.
     """
 
-    def __init__(self, model: Model, prompt: Prompt, settings: GenerateSettings, *, provisional: bool) -> None:
-        self._model, self._prompt, self._settings = model, prompt, settings
+    def __init__(
+        self,
+        begin: Callable[[], Stream],
+        again: Callable[[Completion], Stream],
+        *,
+        provisional: bool,
+        left: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._begin, self._again = begin, again
         self._provisional = provisional
+        self._left = left
         self._shown = ""
         self._sure = 0  # so much of it the host has checked
         self._best: Completion | None = None  # with the most that may be the model's
@@ -53,21 +65,29 @@ class Held:
 
     @property
     def completion(self) -> Completion:
-        """The text as the host has checked it."""
+        """The text as the host has checked it, or what was there of it when it was left."""
         assert self._completion is not None, "iterate it first"
         return self._completion
 
     def __iter__(self) -> Iterator[Shown]:
         while self._completion is None:
-            stream, first = self._begun()
+            begun = self._begun()
+            if begun is None:
+                self._completion = self._best
+                return
+            stream, first = begun
             at = 0  # so much of what was shown has come again
             for piece in itertools.chain(() if first is None else (first,), stream):
                 if piece.unverified and (not self._provisional or at < self._sure):
                     continue
                 at += yield from self._beyond(at, piece)
                 self._sure = self._sure if piece.unverified else max(self._sure, at)
+                if self._left():
+                    stream.close()
             done = stream.completion
-            if done.finish_reason != "disconnected":
+            if done.finish_reason == "cancelled":  # what was shown stays
+                self._completion = done
+            elif done.finish_reason != "disconnected":
                 yield from self._back_to(at)
                 self._completion = done
             else:
@@ -95,14 +115,13 @@ class Held:
         if back:
             yield Shown(back, taken_back=True)
 
-    def _begun(self) -> tuple[Stream, Piece | None]:
-        """The text from its beginning, with its first piece, when the host is there."""
+    def _begun(self) -> tuple[Stream, Piece | None] | None:
+        """The text from its beginning, with its first piece, when the host is there. None if it was left before."""
         began, told = time.monotonic(), ""
         while True:
-            if self._best is None:
-                stream = self._model.stream(self._prompt, self._settings)
-            else:
-                stream = self._model.recheck(self._prompt, self._best, self._settings)
+            if self._best is not None and self._left():
+                return None
+            stream = self._begin() if self._best is None else self._again(self._best)
             try:
                 first = next(stream, None)
             except AwayError as error:
@@ -110,16 +129,45 @@ class Held:
                     if told or self._best is None:  # else it has just been said that the host is gone
                         self._say(f"{error}; waiting, Ctrl-C ends")
                     told = str(error)
-                time.sleep(_PAUSE)
+                if not self._rested() and self._best is None:
+                    raise  # there is nothing to end with
                 continue
             if self._best is not None or told:
                 self._say(f"the host is there again after {time.monotonic() - began:.0f} s")
             return stream, first
 
+    def _rested(self) -> bool:
+        """Wait a little. False if it was left meanwhile."""
+        until = time.monotonic() + _PAUSE
+        while time.monotonic() < until and not self._left():
+            time.sleep(min(_PAUSE, _GLANCE))
+        return not self._left()
+
     def _say(self, line: str) -> None:
         if self._provisional and self._shown:  # on the terminal, the text has not ended its line
             print(file=sys.stderr)
         say(line)
+
+
+def held_text(model: Model, prompt: Prompt, settings: GenerateSettings, *, provisional: bool) -> Held:
+    """A text of its own. The arguments are those of `Model.stream`, and `Held`'s."""
+    return Held(
+        lambda: model.stream(prompt, settings),
+        lambda done: model.recheck(prompt, done, settings),
+        provisional=provisional,
+    )
+
+
+def held_reply(
+    chat: Chat, text: str, settings: GenerateSettings, *, provisional: bool, left: Callable[[], bool]
+) -> Held:
+    """The reply to a text in a conversation. The arguments are those of `Chat.send`, and `Held`'s."""
+    return Held(
+        lambda: chat.send(text, settings),
+        lambda done: chat.recheck(done, settings),
+        provisional=provisional,
+        left=left,
+    )
 
 
 def _merged(before: Completion, done: Completion) -> Completion:

@@ -174,8 +174,8 @@ Offline = Annotated[
     str,
     typer.Option(
         help="With --remote: what happens when the host is gone for good. stop: the text ends. keep: the draft goes on "
-        "alone, if it is a model, and nobody checks what it writes. The exit code is 1 either way. hold (generate "
-        "only): the text waits for the host, which checks what was written meanwhile, and is finished.",
+        "alone, if it is a model, and nobody checks what it writes. The exit code is 1 either way. hold: the text "
+        "waits for the host, which checks what was written meanwhile, and is finished.",
         rich_help_panel=_FAR,
     ),
 ]
