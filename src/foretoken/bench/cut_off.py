@@ -96,8 +96,8 @@ def _worth(
             continue
         right.append(agreeing(its[checked:], behind))
         start = len(prompt) + checked
-        own.append(_probability(model, [*prompt, *its[: len(tokens)]], start))
-        theirs.append(_probability(model, [*prompt, *tokens], start))
+        own.append(probability(model, [*prompt, *its[: len(tokens)]], start))
+        theirs.append(probability(model, [*prompt, *tokens], start))
     return {
         "texts": len(right),
         "checked": round(mean(checked for _, checked in texts), 1),
@@ -108,7 +108,7 @@ def _worth(
     }
 
 
-def _probability(model: Model, text: Sequence[int], start: int) -> float:
+def probability(model: Model, text: Sequence[int], start: int) -> float:
     """The mean log probability of a text's tokens from position `start` on, by the model."""
     cache = model.target.new_cache()
     outputs = model.target.run(chain(cache, list(text[:-1])))

@@ -13,7 +13,7 @@ from foretoken.api.model import Model
 from foretoken.bench.heads import ROWS, trained
 from foretoken.bench.reproduce import moa_reported as reported
 from foretoken.bench.reproduce.asked import checkpoint, made_in
-from foretoken.bench.reproduce.papers import Subject
+from foretoken.bench.reproduce.papers import Data, Subject
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies.fingerprint import fingerprint
@@ -47,6 +47,8 @@ ABLATED = {  # in table 5
     "EAGLE (more params)": "eagle2-wide",
     "EAGLE (more layers)": "eagle2-deep",
 }
+ALL = {**HEADS, **BESIDE}  # the rows of drafters that are measured, by their names
+TREE, CHAIN = "k=8:depth=6", "tokens=4"  # the paper's beam; the chains of table 5
 LEARNED = {"embedded": 24_000}  # tokens of text that each drafter reads; elsewhere all of the text
 _BRIEF = {"checkpoints": 1, "prompts": 3, "new_tokens": 32}  # of a training that is brief itself
 
@@ -103,6 +105,17 @@ def in_as_many_layers(subject: Subject) -> Subject:
         return subject
     there = read_config(resolve(subject.checkpoint)).num_layers
     return subject if there >= MOST_OBSERVED else replace(subject, num_layers=there)
+
+
+def is_real(bench: Workbench) -> bool:
+    """Whether the paper's own checkpoints and data are measured."""
+    return bench.asked.scale == "paper"
+
+
+def subject_of(bench: Workbench) -> tuple[Subject, Data]:
+    """What is measured, and on which prompts if a table names none."""
+    subject = in_as_many_layers(bench.subjects[0])
+    return subject, subject.data["HumanEval"] if is_real(bench) else next(iter(subject.data.values()))
 
 
 def _folder(bench: Workbench, small: Path) -> Path:
