@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from foretoken.decoder.config import MOA_SPEC
 from foretoken.decoder.decoder import Decoder
 from foretoken.trained.crossing import CrossingDecoder
 from foretoken.trained.files import Trained, expected_shapes
 from foretoken.trained.observer import ObservingLayers
-from foretoken.trained.published_mixture import MOA_SPEC, PublishedMixture, stored_name
+from foretoken.trained.published_mixture import PublishedMixture, stored_name
 
 LAYOUTS = ("training", "vllm")
 

@@ -23,7 +23,7 @@ def test_a_draft_that_is_the_model_itself_answers_as_well_and_nothing_of_the_que
     itself, trained = json.loads(out.read_text(encoding="utf-8"))["rows"]
     own = itself["log_probability_of_the_models_own"]
     assert itself["log_probability"] == own < 0, "the draft is the model"
-    assert itself["bytes_behind_the_safe_part"] == trained["bytes_behind_the_safe_part"] == 0
+    assert itself["bytes_beside_the_safe_part"] == trained["bytes_beside_the_safe_part"] == 0
     assert trained["log_probability"] < own
     assert itself["right_from_the_beginning"] == 24 > trained["right_from_the_beginning"]
     assert itself["right_from_the_beginning_without_the_safe_part"] < 24, "the safe part is of use"

@@ -29,12 +29,14 @@ from foretoken.bench.reproduce.moa_reported import (
     TABLE_4,
     TABLE_5,
     TABLE_9,
+    VANILLA,
 )
 from foretoken.bench.reproduce.papers import REFERENCE
 from foretoken.bench.reproduce.running import Reproduction, reproduce
 from foretoken.common.source import EMBEDDED
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
+from foretoken.errors import SettingError
 from foretoken.trained.files import expected_shapes, write_trained
 from tests.published_mixture import random_published_mixture, write_published_mixture
 
@@ -108,9 +110,13 @@ def test_the_published_drafter_drafts_at_scale_paper(tmp_path: Path) -> None:
         assert line["length"]["paper"] == TABLE_2[line["draft"]].lengths[at]
         assert (line["length"]["ours"] is not None) == (line["draft"] == OURS)
     assert {row["draft"] for row in rows(done, "table10") if row["tokens/s"]["ours"]} == {OURS, "Vanilla"}
+    ran = {row["draft"]: row["texts"]["ours"] for row in rows(done, "table8")}
+    assert {name for name, count in ran.items() if count} == {OURS, VANILLA}
     for table, names in (("table3", TABLE_3), ("table4", TABLE_4), ("table5", TABLE_5)):
         assert {row["draft"] for row in rows(done, table)} == {*names}
     assert [row["draft"] for row in rows(done, "a5")] == [REFERENCE.name, OURS]
+    with pytest.raises(SettingError, match="figure 4 is measured at the scales"):
+        reproduce(Asked("moa", "paper", ("figure4",), out=tmp_path / "other", **more))
     assert str(tmp_path) not in done.place.read_text(encoding="utf-8"), "no folder of this machine"
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import foretoken
 from foretoken.api.hosting import host as hosted
+from foretoken.api.remote import stop_waiting
 from foretoken.cli import holding
 from foretoken.cli.holding import Shown, held_reply, held_text
 from foretoken.errors import InputError, RemoteError, SettingError
@@ -242,15 +243,16 @@ def test_what_cannot_be_held_is_refused(options: list[str], message: str) -> Non
 
 
 @pytest.fixture
-def coming_back() -> Iterator[Callable[[int], None]]:
-    """Starts a host on a port after a while."""
+def coming_back() -> Iterator[Callable[..., None]]:
+    """Starts a host on a port after a while; `hosts` are those that have come."""
     back: list[Host] = []
     timers: list[threading.Timer] = []
 
-    def begin(port: int) -> None:
-        timers.append(threading.Timer(AWAY, lambda: back.append(started(port))))
+    def begin(port: int, *drafters: Path) -> None:
+        timers.append(threading.Timer(AWAY, lambda: back.append(started(port, *drafters))))
         timers[-1].start()
 
+    begin.hosts = back  # type: ignore[attr-defined]
     yield begin
     for timer in timers:
         timer.join()
@@ -268,7 +270,7 @@ def turns(chat: foretoken.Chat, *texts: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("draft", ["lookup", MODEL])
 @pytest.mark.parametrize("provisional", [True, False])
 def test_a_reply_goes_on_when_its_host_is_there_again(
-    draft: str, provisional: bool, coming_back: Callable[[int], None]
+    draft: str, provisional: bool, coming_back: Callable[..., None]
 ) -> None:
     host = started()
     port = int(host.url.rpartition(":")[2])
@@ -338,11 +340,68 @@ def test_a_reply_that_is_asked_for_once_more_takes_the_place_of_the_last() -> No
     assert [next(stream) for _ in range(3)]
     stream.close()
     cut = chat.messages
+    with pytest.raises(SettingError, match="n and private_suffix"):
+        chat.recheck(stream.completion, n=2, **ASKED)
     again = chat.recheck(stream.completion, **ASKED)
-    next(again)
+    assert [next(again) for _ in range(9)]
     again.close()
-    assert chat.messages == cut, "one that is shorter does not take its place"
+    assert chat.messages == cut, "one that is closed does not take its place"
     again = chat.recheck(stream.completion, **ASKED)
     assert "".join(piece.text for piece in again) == truth(**ASKED).text
     assert [message["content"] for message in chat.messages] == [PROMPT, truth(**ASKED).text]
     assert turns(chat, "\n\n") == turns(plain().chat(plain=True), PROMPT, "\n\n")
+
+
+@pytest.mark.parametrize("moment", ["it waits", "its draft is refuted", "the host is gone again"])
+def test_what_is_left_is_what_was_shown_and_what_the_conversation_holds(
+    drafters: dict[str, Path], clients: dict[str, str], moment: str, coming_back: Callable[..., None]
+) -> None:
+    """Whenever a reply is left, screen, completion and conversation agree. Here a drafter that is wrong goes
+    on alone meanwhile."""
+    host = started(0, drafters["moa"])
+    port = int(host.url.rpartition(":")[2])
+    chat = client(host, draft=f"{clients['moa']},lookup", offline="hold", patience=0.1).chat(plain=True)
+    left = threading.Event()
+    its = held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=left.is_set)
+    shown: list[Shown] = []
+    refuted = False
+    for each in its:
+        shown.append(each)
+        refuted |= each.taken_back
+        if len(shown) == 12:
+            host.close()
+            if moment == "it waits":
+                threading.Timer(AWAY, left.set).start()
+            else:
+                coming_back(port, drafters["moa"])
+        if each.taken_back and moment == "its draft is refuted":
+            left.set()
+        if each.taken_back and moment == "the host is gone again":
+            coming_back.hosts[0].close()  # type: ignore[attr-defined]
+            threading.Timer(AWAY, left.set).start()
+    done = its.completion
+    assert refuted == (moment != "it waits")
+    assert done.finish_reason == ("cancelled" if moment == "its draft is refuted" else "disconnected")
+    assert text_of(shown) == done.text == chat.messages[-1]["content"]
+    sure = len(done.tokens) - done.unverified
+    assert done.tokens[:sure] == truth(**ASKED).tokens[:sure]
+    assert sure >= 12
+
+
+def test_nobody_waits_for_a_host_whose_connection_is_broken_if_told_not_to() -> None:
+    host = started()
+    model = client(host, draft="lookup", patience=60.0)
+    port = int(host.url.rpartition(":")[2])
+    stop_waiting(model)  # nothing is broken
+    stream = model.stream(PROMPT, **ASKED)
+    next(stream)
+    host.close()
+    threading.Timer(AWAY, lambda: stop_waiting(model)).start()
+    began = time.monotonic()
+    for _ in stream:
+        pass
+    assert time.monotonic() - began < 10
+    assert stream.completion.finish_reason == "disconnected"
+    back = started(port)
+    assert model.generate(PROMPT, **ASKED).tokens == truth(**ASKED).tokens, "the next text tries it again"
+    back.close()

@@ -284,6 +284,12 @@ WRONG: dict[str, tuple[Change, type[ForetokenError], str]] = {
         UnsupportedModelError,
         "self_attention.self_attn.q_proj.bias",
     ),
+    "norms of heads": (
+        with_tensor("self_attention.self_attn.q_norm.weight", lambda t: t),
+        UnsupportedModelError,
+        "self_attention.self_attn.q_norm.weight",
+    ),
+    "more of the projection": (with_tensor("Ekv2E.more.weight", lambda t: t), UnsupportedModelError, "Ekv2E.more"),
     "more than is known": (with_tensor("token_map", lambda t: t), UnsupportedModelError, "token_map"),
     "a tensor under two names": (
         lambda raw, tensors: tensors.update({f"model.{_UP}": tensors[_UP].clone()}),

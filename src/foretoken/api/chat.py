@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
@@ -98,21 +98,30 @@ class Chat:
 
     def recheck(self, done: Completion, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
         """The last reply once more, after its host went away (its `finish_reason` is "disconnected"). What it has is
-        the draft, if lookup drafts, so the host checks many tokens at once. It takes the place of the last reply when
-        it ends; if it is closed before it is as long, the last reply stays. Settings: as before; the seed is `done`'s.
+        the draft, if lookup drafts, so the host checks many tokens at once. When it ends, it takes the place of the
+        last reply. If it is closed, or if the host goes away again, the last reply stays. Settings: as before; the seed
+        is `done`'s.
 
         Raises InputError if there is no reply, and RemoteError at its first piece if the host is not there.
         """
         self._expect_idle()
         if self._prompt is None:
             raise InputError("the conversation has no reply to ask for once more; send a text first")
-        chosen = GenerateSettings.chosen(chosen, settings)
-        chosen = replace(chosen, seed=chosen.seed if done.seed is None else done.seed)
+        chosen = GenerateSettings.chosen(chosen, settings).again(done.seed)
         itself: list[weakref.ref[Generation]] = []
         run = self._reading.start(self._prompt, chosen, done.tokens)
         turn = self._turn(self._messages[-2], self._prompt, self._changes, run, itself, instead=True)
         itself.append(weakref.ref(turn))
         return Stream(turn)
+
+    def amend(self, reply: str) -> None:
+        """Let the last reply be another text, such as all that is known of one that was cut off. Raises InputError if
+        there is no turn."""
+        self._expect_idle()
+        if self._prompt is None:
+            raise InputError("the conversation has no reply that could be another; send a text first")
+        *before, sent, _ = self._messages
+        self._end_with(before, sent, self._prompt, reply)
 
     def take_back(self) -> str:
         """Take the last turn back, the text and its reply. Returns that text. Raises InputError if there is no turn."""
@@ -162,19 +171,19 @@ class Chat:
             )
         self._begun = itself[0]
         reply, before = "", self._messages[:-2] if instead else self._messages
-        least = len(self._messages[-1]["content"]) if instead else 1
         try:
             while True:
                 try:
                     index, piece = next(run)
                 except StopIteration as end:
-                    self._end_with(before, sent, prompt, reply)
                     completions: list[Completion] = end.value
+                    if not instead or completions[0].finish_reason != "disconnected":
+                        self._end_with(before, sent, prompt, reply)
                     return completions
                 reply += piece.text
                 yield index, piece
         except (GeneratorExit, Cancelled) as left:
-            if len(reply) >= least:
+            if reply and not instead:
                 self._end_with(before, sent, prompt, reply)
             if isinstance(left, Cancelled):
                 return cancel(run)

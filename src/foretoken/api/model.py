@@ -213,10 +213,7 @@ class Model:
 
         Raises what `stream` raises, and RemoteError at its first piece if the host is not there.
         """
-        chosen = GenerateSettings.chosen(chosen, settings)
-        if chosen.n != 1 or chosen.private_suffix is not None:
-            raise SettingError("n and private_suffix are for other texts than the host may check again; leave them out")
-        chosen = replace(chosen, seed=chosen.seed if done.seed is None else done.seed)
+        chosen = GenerateSettings.chosen(chosen, settings).again(done.seed)
         return Stream(self._run(self._requests.of(prompt, chosen, predicted=done.tokens), chosen))
 
     def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:

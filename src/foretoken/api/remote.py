@@ -36,7 +36,7 @@ from foretoken.remote.alone import Alone, UnlessAlone
 from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.features import layout_of
 from foretoken.remote.files import tokenizer_of
-from foretoken.remote.link import Address, token_of
+from foretoken.remote.link import Address, AwayError, token_of
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
 from foretoken.settings.values import one_of
@@ -159,6 +159,14 @@ def connect(
         settings=chosen,
         far=far,
     )
+
+
+def stop_waiting(model: Model) -> None:
+    """If the connection to a model's host is broken, take the host for gone now, and not when patience ends. The next
+    text tries it again."""
+    verifier = model._verifier
+    if isinstance(verifier, RemoteVerifier) and verifier.link.is_broken:
+        verifier.give_up(AwayError("the host is gone, and nobody waits for it any more"))
 
 
 def _asked_for(url: str, offline: str, settings: Mapping[str, Any]) -> tuple[LoadSettings, list[Level]]:

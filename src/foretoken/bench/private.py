@@ -29,10 +29,10 @@ from foretoken.api.remote import connect
 from foretoken.bench.cut_off import probability
 from foretoken.bench.remote import Drafts, verifier_of
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, first_turns, suite_for
-from foretoken.errors import InputError
+from foretoken.errors import ForetokenError, InputError
 from foretoken.remote.host import Listening
 from foretoken.remote.limits import Limits
-from foretoken.remote.wire import Kind, Message
+from foretoken.remote.wire import Kind, Message, OpenBody
 from foretoken.text.tokenizer import Tokenizer
 
 
@@ -64,7 +64,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 rows.append(
                     {
                         "draft": draft,
-                        "bytes_behind_the_safe_part": sum(len(m.body) for m in sent if m.kind != Kind.OPEN),
+                        "bytes_beside_the_safe_part": _told(
+                            sent, [seen for p in prompts for seen in (p.safe, p.safe[:1])]
+                        ),
                         **_figures(whole),
                         **{f"{name}_without_the_safe_part": figure for name, figure in _figures(alone).items()},
                         "log_probability_of_the_models_own": round(mean(own), 3),
@@ -80,6 +82,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _told(sent: Sequence[Message], safe: Sequence[list[int]]) -> int:
+    """How many bytes a host was told beside the safe parts of prompts. safe: of each session. Raises ForetokenError if
+    a session was opened with another prompt, or says anything of the answer."""
+    openings = [OpenBody.read(message.body, 1 << 24) for message in sent if message.kind == Kind.OPEN]
+    for body, expected in zip(openings, safe, strict=True):
+        of_answer = {name: value for name, value in body.asked.items() if name not in ("features", "have")}
+        if list(body.prompt) != expected or body.output or of_answer != {"max_new_tokens": 1}:
+            raise ForetokenError("a host was told more than the safe part of a prompt; please report this")
+    return sum(len(message.body) for message in sent if message.kind != Kind.OPEN)
+
+
 class _Halves(NamedTuple):
     """A prompt's safe half, its private half as the client reads it, and the text of that."""
 
@@ -89,7 +102,9 @@ class _Halves(NamedTuple):
 
 
 def _halves(prompt: Sequence[int], tokenizer: Tokenizer) -> _Halves:
-    middle = max(1, len(prompt) // 2)
+    if len(prompt) < 2:
+        raise InputError("a prompt has one token, so it has no private half; take other prompts")
+    middle = len(prompt) // 2
     text = tokenizer.decode(list(prompt[middle:]))
     return _Halves(list(prompt[:middle]), list(tokenizer.encode_part(text)), text)
 

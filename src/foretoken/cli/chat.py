@@ -89,6 +89,7 @@ def chat(
         expect_repeatable(loading.rule, generating, "an audit")
 
     from foretoken.cli.conversing import Conversation
+    from foretoken.cli.holding import Waiting
     from foretoken.transcript import record as transcript
 
     if record is not None:
@@ -100,9 +101,14 @@ def chat(
     if record is not None:
         _expect_recordable(loaded)
     conversation = Conversation(
-        loaded, loaded.chat(system, plain=plain), generating, interactive=interactive, as_json=as_json, stats=stats
+        loaded,
+        loaded.chat(system, plain=plain),
+        generating,
+        interactive=interactive,
+        as_json=as_json,
+        stats=stats,
+        waiting=Waiting(provisional) if holding else None,
     )
-    conversation.holds, conversation.provisional = holding, provisional
     if interactive:
         say(f"{loaded.name}, draft {loaded.draft}; Ctrl-D or exit ends the conversation, /help tells more")
     try:

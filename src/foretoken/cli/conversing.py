@@ -14,9 +14,10 @@ from typing import Any
 
 from foretoken.api.chat import Chat
 from foretoken.api.model import Model
+from foretoken.api.remote import stop_waiting
 from foretoken.cli import show
 from foretoken.cli.common import filled_the_context, say
-from foretoken.cli.holding import held_reply, marked
+from foretoken.cli.holding import Waiting, held_reply, marked
 from foretoken.cli.table import print_stats
 from foretoken.cli.typing_lines import Line
 from foretoken.common.files import expect_place, write_bytes
@@ -40,21 +41,29 @@ _COMMANDS = {
 
 class Conversation:
     """A chat whose replies are printed. as_json: an object each. stats: a table after each. interactive: on a terminal,
-    where replies may be interrupted, and `exit` and `quit` are words that leave."""
+    where replies may be interrupted, and `exit` and `quit` are words that leave. waiting: how a reply waits for a host
+    that is gone; None: it does not."""
 
     def __init__(
-        self, model: Model, chat: Chat, generating: GenerateSettings, *, interactive: bool, as_json: bool, stats: bool
+        self,
+        model: Model,
+        chat: Chat,
+        generating: GenerateSettings,
+        *,
+        interactive: bool,
+        as_json: bool,
+        stats: bool,
+        waiting: Waiting | None = None,
     ) -> None:
         self.differs = False  # whether an audit has found a difference
         self.cut_off = False  # whether a host was gone before a reply had ended
-        self.holds = False  # whether a reply waits for a host that is gone
-        self.provisional = False  # whether text is shown meanwhile that nobody has checked yet
         self._model = model
         self._chat = chat
         self._generating = generating
         self._interactive = interactive
         self._as_json = as_json
         self._stats = stats
+        self._waiting = waiting
         self._last: Completion | None = None
         self._sent = ""  # what the last reply answers
         self._replied = False  # whether that reply stands in the conversation
@@ -96,8 +105,11 @@ class Conversation:
     def _send(self, text: str, generating: GenerateSettings) -> None:
         """Send a message and print the reply, as far as it comes."""
         before = len(self._chat.messages)
-        with _interruptible(self._interactive) as interrupted:
-            done = (self._held if self.holds else self._streamed)(text, generating, interrupted)
+        with _interruptible(self._interactive, lambda: stop_waiting(self._model)) as interrupted:
+            if self._waiting is None:
+                done = self._streamed(text, generating, interrupted)
+            else:
+                done = self._held(self._waiting, text, generating, interrupted)
         self._last, self._sent, self._replied = done, text, len(self._chat.messages) > before
         if done.finish_reason not in _BROKEN_OFF and self._chat.prompt is not None:
             self._whole = self._chat.prompt, done
@@ -116,9 +128,11 @@ class Conversation:
         self._print(show.marked(pieces()))
         return stream.completion
 
-    def _held(self, text: str, generating: GenerateSettings, interrupted: Callable[[], bool]) -> Completion:
+    def _held(
+        self, waiting: Waiting, text: str, generating: GenerateSettings, interrupted: Callable[[], bool]
+    ) -> Completion:
         """The same; if the host goes away, the reply waits for it."""
-        held = held_reply(self._chat, text, generating, provisional=self.provisional, left=interrupted)
+        held = held_reply(self._chat, text, generating, provisional=waiting.provisional, left=interrupted)
         self._print(marked(held))
         return held.completion
 
@@ -134,7 +148,8 @@ class Conversation:
         if self._as_json:
             print(json.dumps(show.as_json(done)), flush=True)
         elif done.finish_reason == "cancelled":
-            say("interrupted; the conversation goes on")
+            unsure = f"; nobody has checked the last {many(done.unverified, 'token')}" if done.unverified else ""
+            say(f"interrupted{unsure}; the conversation goes on")
         elif done.unverified:
             say(f"the host is gone: nobody has checked the last {many(done.unverified, 'token')}")
         elif done.finish_reason == "disconnected":
@@ -215,8 +230,9 @@ _SAVED = re.compile(rb'\s*\[\s*\{\s*"(role|content)"\s*:\s*"')  # how a conversa
 
 
 @contextmanager
-def _interruptible(interactive: bool) -> Iterator[Callable[[], bool]]:
+def _interruptible(interactive: bool, told: Callable[[], object]) -> Iterator[Callable[[], bool]]:
     """Within it, on a terminal, the first Ctrl-C is noted, and what it yields says so; a second one ends the process.
+    told: called at the first.
 
     It is not raised: an exception between any two steps would be no way to leave a pass.
     """
@@ -226,6 +242,7 @@ def _interruptible(interactive: bool) -> Iterator[Callable[[], bool]]:
         nonlocal came
         came = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        told()
 
     if not interactive:
         yield lambda: False

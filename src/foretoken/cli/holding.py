@@ -30,6 +30,12 @@ _PAUSE = 2.0  # seconds between tries to reach the host
 _GLANCE = 0.05  # seconds between looks whether somebody has had enough of waiting
 
 
+class Waiting(NamedTuple):
+    """That a text waits for its host. provisional: whether text is shown meanwhile that nobody has checked yet."""
+
+    provisional: bool
+
+
 class Shown(NamedTuple):
     """Text to be shown. unverified: nobody has checked it yet. taken_back: it was shown, and is not the model's."""
 
@@ -42,7 +48,7 @@ class Held:
     """A text that ends when the host has checked all of it. Iterate it for what is to be shown; then `completion` has
     the whole. begin: begins it. again: begins it once more; what it has so far is the draft. provisional: whether text
     is shown that nobody has checked yet, and may be taken back. left: whether somebody has had enough of it; then it
-    ends where it is.
+    ends where it is. keep: called with what it is then.
 
     Raises RemoteError if the host refuses, has another model when it is there again, or writes another text.
     """
@@ -54,7 +60,9 @@ class Held:
         *,
         provisional: bool,
         left: Callable[[], bool] = lambda: False,
+        keep: Callable[[Completion], None] = lambda _: None,
     ) -> None:
+        self._keep = keep
         self._begin, self._again = begin, again
         self._provisional = provisional
         self._left = left
@@ -73,20 +81,21 @@ class Held:
         while self._completion is None:
             begun = self._begun()
             if begun is None:
-                self._completion = self._best
+                assert self._best is not None
+                self._end(self._best)
                 return
             stream, first = begun
             at = 0  # so much of what was shown has come again
             for piece in itertools.chain(() if first is None else (first,), stream):
-                if piece.unverified and (not self._provisional or at < self._sure):
-                    continue
-                at += yield from self._beyond(at, piece)
-                self._sure = self._sure if piece.unverified else max(self._sure, at)
+                if not piece.unverified or (self._provisional and at >= self._sure):
+                    at += yield from self._beyond(at, piece)
+                    self._sure = self._sure if piece.unverified else max(self._sure, at)
                 if self._left():
                     stream.close()
             done = stream.completion
-            if done.finish_reason == "cancelled":  # what was shown stays
-                self._completion = done
+            if done.finish_reason == "cancelled":
+                known = done if self._best is None else _merged(self._best, done)
+                self._end(replace(known, finish_reason="cancelled"))
             elif done.finish_reason != "disconnected":
                 yield from self._back_to(at)
                 self._completion = done
@@ -95,6 +104,10 @@ class Held:
                 sure = many(len(done.tokens) - done.unverified, "token")
                 more = f"; {many(done.unverified, 'token')} behind them are unchecked" if done.unverified else ""
                 self._say(f"the host is gone after {sure}{more}; waiting, Ctrl-C ends")
+
+    def _end(self, left_with: Completion) -> None:
+        self._completion = left_with
+        self._keep(left_with)
 
     def _beyond(self, at: int, piece: Piece) -> Generator[Shown, None, int]:
         """What a piece adds to what was shown. Returns the length of its text."""
@@ -161,12 +174,20 @@ def held_text(model: Model, prompt: Prompt, settings: GenerateSettings, *, provi
 def held_reply(
     chat: Chat, text: str, settings: GenerateSettings, *, provisional: bool, left: Callable[[], bool]
 ) -> Held:
-    """The reply to a text in a conversation. The arguments are those of `Chat.send`, and `Held`'s."""
+    """The reply to a text in a conversation. The arguments are those of `Chat.send`, and `Held`'s. If it is left, the
+    conversation has what is known of it."""
+    before = len(chat.messages)
+
+    def keep(done: Completion) -> None:
+        if len(chat.messages) > before and chat.messages[-1]["content"] != done.text:
+            chat.amend(done.text)
+
     return Held(
         lambda: chat.send(text, settings),
         lambda done: chat.recheck(done, settings),
         provisional=provisional,
         left=left,
+        keep=keep,
     )
 
 
@@ -175,9 +196,9 @@ def _merged(before: Completion, done: Completion) -> Completion:
     sure, again = (each.tokens[: len(each.tokens) - each.unverified] for each in (before, done))
     if len(again) < len(sure) and sure[: len(again)] == again:
         return before
-    rest = before.tokens[len(again) :] if before.tokens[: len(again)] == again else ()
-    tokens = max(done.tokens, (*again, *rest), key=len)
-    return replace(done, tokens=tokens, unverified=len(tokens) - len(again))
+    if before.tokens[: len(again)] == again and len(before.tokens) > len(done.tokens):
+        return replace(before, unverified=len(before.tokens) - len(again))
+    return done
 
 
 def marked(held: Held) -> Iterator[str]:

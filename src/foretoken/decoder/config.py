@@ -23,6 +23,7 @@ from foretoken.errors import (
 from foretoken.formats import Format, format_of
 
 QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json of the checkpoints that we quantise
+MOA_SPEC = "moa_spec"  # the `model_type` of a published Mixture of Attentions, in vLLM's layout
 DRAFTER = "foretoken_drafter"  # in config.json of drafters that were trained for a model: their kind
 _MOST_LAYERS = 10_000
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
@@ -119,12 +120,20 @@ def read_config(folder: Path) -> DecoderConfig:
 
 def is_published_drafter(raw: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a drafter that others have trained for a model, whatever its kind."""
-    names = raw.get("architectures")
-    parts = ("eagle3", "moaspec")
-    named = isinstance(names, list) and any(part in str(name).lower() for name in names for part in parts)
     keys = ("speculators_model_type", "draft_vocab_size", "dflash_config")
-    keyed = raw.get("model_type") == "moa_spec" or any(key in raw for key in keys)
-    return DRAFTER not in raw and (named or keyed)
+    named = _has_architecture(raw, "eagle3") or is_published_mixture(raw)
+    return DRAFTER not in raw and (named or any(key in raw for key in keys))
+
+
+def is_published_mixture(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a published Mixture of Attentions."""
+    return _has_architecture(raw, "moaspec") or raw.get("model_type") == MOA_SPEC
+
+
+def _has_architecture(raw: Mapping[str, Any], part: str) -> bool:
+    """Whether one of the names of architectures has a part, in small letters."""
+    names = raw.get("architectures")
+    return isinstance(names, list) and any(part in str(name).lower() for name in names)
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:

@@ -110,6 +110,11 @@ class Link:
         when there is one."""
         self._outbox.put(message)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is no connection, or nothing of use has come since there is one again."""
+        return self._until is not None
+
     def close(self) -> None:
         """Hang up. In a process that was forked, the connection is the parent's, and stays."""
         if os.getpid() == self.process:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foretoken.errors import InputError, SettingError, cut, quoted
@@ -121,6 +121,13 @@ class GenerateSettings(Settings):
                 "private_suffix leaves the model out, so n, regex, json_schema, grammar, audit and logits cannot be "
                 "had with it; leave them out"
             )
+
+    def again(self, seed: int | None) -> GenerateSettings:
+        """The same for a text that is asked for once more, with the seed that it had. Raises SettingError for several
+        texts, and for one of which the host sees a part alone."""
+        if self.n != 1 or self.private_suffix is not None:
+            raise SettingError("n and private_suffix are for other texts than the host may check again; leave them out")
+        return replace(self, seed=self.seed if seed is None else seed)
 
     @property
     def stops(self) -> tuple[str, ...]:

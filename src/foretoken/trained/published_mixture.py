@@ -19,16 +19,22 @@ from typing import Any, Self
 
 import torch
 
-from foretoken.decoder.config import DecoderConfig, parse_config
+from foretoken.decoder.config import MOA_SPEC, DecoderConfig, parse_config
 from foretoken.decoder.loading import DTYPES
 from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError, quoted
 from foretoken.trained.config import LAYERS, MixtureConfig
 from foretoken.trained.published import PADDING
 from foretoken.trained.published_files import read, shapes_in
 
-MOA_SPEC = "moa_spec"  # the `model_type` of vLLM's layout
 _CALLED = {"self_attention": "layers.0", "cross_attention": "layers.1", "layer_self_attention": "observer.layer"}
-_CALLED["Ekv2E"] = "observer.projection"
+_PROJECTION = "Ekv2E"
+_CALLED[_PROJECTION] = "observer.projection"
+_OF_PROJECTION = ("weight", "bias")
+_OF_LAYER = (
+    *(f"self_attn.{which}_proj.weight" for which in "qkvo"),
+    *(f"mlp.{which}_proj.weight" for which in ("gate", "up", "down")),
+    *(f"{which}_layernorm.weight" for which in ("input", "post_attention")),
+)
 _SPARE = ("embed_tokens.weight", "lm_head.weight")  # the model's, once more
 _AGAIN = "use another drafter of this model"
 
@@ -96,13 +102,6 @@ class PublishedMixture(MixtureConfig):
 
     def expect_made_for(self, fingerprint: str, where: str) -> None:
         """Nothing tells: the files name no weights. A drafter of another model costs time, and changes no token."""
-
-
-def is_mixture(raw: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a published Mixture of Attentions."""
-    names = raw.get("architectures")
-    named = isinstance(names, list) and any("moaspec" in str(name).lower() for name in names)
-    return named or raw.get("model_type") == MOA_SPEC
 
 
 def mixture_from(folder: Path, raw: Mapping[str, Any]) -> PublishedMixture:
@@ -185,7 +184,7 @@ def _ours(name: str, folder: Path) -> str | None:
     computes with, such as the biases of drafters for Qwen2."""
     its = name.removeprefix("model.")
     part, _, rest = its.partition(".")
-    if part in _CALLED and (rest.endswith(".weight") or its in ("Ekv2E.weight", "Ekv2E.bias")):
+    if part in _CALLED and rest in (_OF_PROJECTION if part == _PROJECTION else _OF_LAYER):
         return f"{_CALLED[part]}.{rest}"
     if its in _SPARE or rest.endswith("rotary_emb.inv_freq"):
         return None

@@ -110,6 +110,7 @@ def _asked(bench: Workbench, subject: Subject, data: Data, **more: Any) -> argpa
 def _kept_private(bench: Workbench) -> Iterator[Row]:
     """Appendix A.6: a part of the prompt that the host does not see."""
     if is_real(bench):
+        yield {"ours on": "", "draft": reported.OURS, "bytes to the host beside the safe part": beside(0, None)}
         return
     subject, data = subject_of(bench)
     drafts = {f"{head(bench, subject, row)}:{CHAIN}": name for name, row in HEADS.items()}
@@ -118,7 +119,7 @@ def _kept_private(bench: Workbench) -> Iterator[Row]:
         yield {
             "ours on": subject.called,
             "draft": drafts[row["draft"]],
-            "bytes to the host behind the safe part": beside(0, row["bytes_behind_the_safe_part"]),
+            "bytes to the host beside the safe part": beside(0, row["bytes_beside_the_safe_part"]),
             "tokens right from the beginning": beside(None, row["right_from_the_beginning"]),
             "of these without the safe part": beside(None, row["right_from_the_beginning_without_the_safe_part"]),
             "log probability": beside(None, row["log_probability"]),
@@ -156,22 +157,23 @@ def _message(model: str, name: str, draft: bytes, layout: tuple[Sent, ...], numb
     }
 
 
+_NOT_FAR = "At scale paper nothing is measured here: published drafters cannot draft on a client yet."
 _FAR = (
-    "Host, relay and client share this machine; the client's drafts take three times as long as they do. *Expected* is "
-    "the same rounds on a clock of its own, with the times of passes in one process. It leaves out what a Mixture of "
-    "Attentions observes on the host, so its rounds are expected too short. *Length* and *calls* count the prompt's "
-    "pass."
+    f"{_NOT_FAR} Host, relay and client share this machine; the client's drafts take three times as long as they "
+    "do. *Expected* is the same rounds on a clock of its own, with the times of passes in one process. It leaves "
+    "out what a Mixture of Attentions observes on the host, so its rounds are expected too short. *Length* and "
+    "*calls* count the prompt's pass."
 )
 _ALONE = (
-    "The small model writes no programs that pass. In place of them: how many tokens behind the cut are the model's "
-    "own, and how probable the model finds what was written there, in nats a token. Without a cut, 45.9 % pass in the "
-    "paper."
+    f"{_NOT_FAR} The small model writes no programs that pass. In place of them: how many tokens behind the cut "
+    "are the model's own, and how probable the model finds what was written there, in nats a token. Without a "
+    "cut, 45.9 % pass in the paper."
 )
 _UNSEEN = (
-    "The paper describes this and has no figures. The first half of each prompt is safe, the rest is private. The "
-    "drafter answers by itself: how many tokens of its answer's beginning are the model's own, the same if it is asked "
-    "the private half alone, and how probable the model finds the answer, in nats a token. Independent drafters see "
-    "nothing of what the host computes."
+    f"{_NOT_FAR} The paper describes this and has no figures. The first half of each prompt is safe, the rest is "
+    "private. The drafter answers by itself: how many tokens of its answer's beginning are the model's own, the "
+    "same if it is asked the private half alone, and how probable the model finds the answer, in nats a token. "
+    "Independent drafters see nothing of what the host computes."
 )
 TABLE_3 = Part("Table 3: client and host, over 5G and 4G", _client_server, (_FAR,))
 TABLE_4 = Part("Table 4: the connection is cut", _cut_off, (_ALONE,))
