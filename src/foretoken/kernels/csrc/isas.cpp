@@ -191,31 +191,36 @@ const Kernels* kernels_avx512bf16() { return nullptr; }
 const Kernels* kernels_amx() { return nullptr; }
 #endif
 
-FlushSubnormals::FlushSubnormals() : before_(0) {
-#if defined(__x86_64__)
-  before_ = _mm_getcsr();
-  _mm_setcsr((before_ & ~0x6000u) | 0x8040u);  // to the nearest; flush to zero, denormals are zero
-#endif
-}
+namespace {
 
-FlushSubnormals::~FlushSubnormals() {
+// The processor's register of rules for numbers: how to round, and what becomes of subnormal ones.
 #if defined(__x86_64__)
-  _mm_setcsr(before_);
-#endif
+constexpr unsigned kRounding = 0x6000u, kFlush = 0x8040u;  // kFlush: of results, of operands
+unsigned rules() { return _mm_getcsr(); }
+void set_rules(unsigned to) { _mm_setcsr(to); }
+#elif defined(__aarch64__)
+constexpr unsigned kRounding = 3u << 22, kFlush = 1u << 24;
+unsigned rules() {
+  std::uint64_t now;
+  asm volatile("mrs %0, fpcr" : "=r"(now));
+  return static_cast<unsigned>(now);
 }
+void set_rules(unsigned to) { asm volatile("msr fpcr, %0" : : "r"(static_cast<std::uint64_t>(to)) : "memory"); }
+#else
+constexpr unsigned kRounding = 0, kFlush = 0;
+unsigned rules() { return 0; }
+void set_rules(unsigned) {}
+#endif
 
-KeepSubnormals::KeepSubnormals() : before_(0) {
-#if defined(__x86_64__)
-  before_ = _mm_getcsr();
-  _mm_setcsr(before_ & ~0xe040u);
-#endif
-}
+}  // namespace
 
-KeepSubnormals::~KeepSubnormals() {
-#if defined(__x86_64__)
-  _mm_setcsr(before_);
-#endif
-}
+FlushSubnormals::FlushSubnormals() : before_(rules()) { set_rules((before_ & ~kRounding) | kFlush); }
+
+FlushSubnormals::~FlushSubnormals() { set_rules(before_); }
+
+KeepSubnormals::KeepSubnormals() : before_(rules()) { set_rules(before_ & ~(kRounding | kFlush)); }
+
+KeepSubnormals::~KeepSubnormals() { set_rules(before_); }
 
 const Kernels* kernels_of(Isa isa, const char** reason) {
   const char* ignored = nullptr;

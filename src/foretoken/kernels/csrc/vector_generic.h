@@ -5,6 +5,11 @@
 
 namespace {
 
+#if defined(__aarch64__)
+// a * b + c, rounded once: all of these processors have an instruction for it.
+inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float fused_bf16(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
 // a * b + c, rounded once. The product is exact in double; the sum is rounded to odd, which the rounding to float cannot
 // tell from the exact sum (Boldo and Melquiond 2008).
 inline float fused(float a, float b, float c) {
@@ -26,6 +31,7 @@ inline float fused(float a, float b, float c) {
 // The same for a and b of bf16. Their product is exact in double, and a sum of two floats that is rounded to double
 // and then to float is the sum rounded once (Figueroa 1995).
 inline float fused_bf16(float a, float b, float c) { return static_cast<float>(static_cast<double>(a) * b + c); }
+#endif
 
 template <class T, int N>
 struct Lanes {
