@@ -95,7 +95,8 @@ class Held:
             done = stream.completion
             if done.finish_reason == "cancelled":
                 known = done if self._best is None else _merged(self._best, done)
-                self._end(replace(known, finish_reason="cancelled"))
+                # a text that has unchecked tokens was left because its host was gone
+                self._end(replace(known, finish_reason="disconnected" if known.unverified else "cancelled"))
             elif done.finish_reason != "disconnected":
                 yield from self._back_to(at)
                 self._completion = done
@@ -103,7 +104,8 @@ class Held:
                 self._best = done if self._best is None else _merged(self._best, done)
                 sure = many(len(done.tokens) - done.unverified, "token")
                 more = f"; {many(done.unverified, 'token')} behind them are unchecked" if done.unverified else ""
-                self._say(f"the host is gone after {sure}{more}; waiting, Ctrl-C ends")
+                if not self._left():
+                    self._say(f"the host is gone after {sure}{more}; waiting, Ctrl-C ends")
 
     def _end(self, left_with: Completion) -> None:
         self._completion = left_with

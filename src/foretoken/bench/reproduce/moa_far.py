@@ -173,7 +173,7 @@ _UNSEEN = (
     f"{_NOT_FAR} The paper describes this and has no figures. The first half of each prompt is safe, the rest is "
     "private. The drafter answers by itself: how many tokens of its answer's beginning are the model's own, the "
     "same if it is asked the private half alone, and how probable the model finds the answer, in nats a token. "
-    "Independent drafters see nothing of what the host computes."
+    "Independent drafters see nothing of what the host computes. At scale embedded the drafters have learned nothing."
 )
 TABLE_3 = Part("Table 3: client and host, over 5G and 4G", _client_server, (_FAR,))
 TABLE_4 = Part("Table 4: the connection is cut", _cut_off, (_ALONE,))
