@@ -146,6 +146,8 @@ def test_every_row_of_the_paper_has_one_of_ours(done: Reproduction) -> None:
     sent = {row["draft"]: row["bytes to the client, a token"]["ours"] for row in far[:-1]}
     assert sent[SMALL] < sent[OURS] < sent[OURS_1]
     assert [row["cut behind"] for row in rows(done, "table4", draft=OURS)] == list(CUTS)
-    assert all(row["tokens that differ from plain decoding's"]["ours"] == 0 for row in rows(done, "table8"))
+    for row in rows(done, "table8"):
+        expected = None if row["draft"] == OFFICIAL else 0
+        assert row["tokens that differ from plain decoding's"]["ours"] == expected, row["draft"]
     costs = {row["draft"]: row["times plain"]["ours"] for row in rows(done, "a5")}
     assert costs[REFERENCE.name] == 1 < costs[OURS]
