@@ -91,7 +91,7 @@ def write_published_mixture(
         "num_attention_heads": config.num_heads,
         "head_dim": config.head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": config.norm_eps,
+        "rms_norm_eps": config.own.norm_eps,
         "rope_theta": config.own.rope.theta,
         "rope_scaling": None,
         "vocab_size": vocab_size,

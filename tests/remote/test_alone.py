@@ -15,6 +15,7 @@ import pytest
 import foretoken
 from foretoken.api.hosting import host as hosted
 from foretoken.api.remote import connect
+from foretoken.bench.private import listened
 from foretoken.cli import show
 from foretoken.decoder.rows import chain
 from foretoken.drafters.eagle import EagleTreeDrafter
@@ -188,20 +189,6 @@ def test_people_and_programs_see_what_was_not_checked(monkeypatch: pytest.Monkey
 # -- a part of the prompt that the host does not see ------------------------------------------------------------------
 
 SAFE, PRIVATE = PROMPT[:40], PROMPT[40:]
-
-
-def listened(model: foretoken.Model) -> list[Message]:
-    """The messages that a client sends from now on."""
-    sent: list[Message] = []
-    link = verifier_of(model).link
-    send = link.send
-
-    def listen(message: Message) -> None:
-        sent.append(message)
-        send(message)
-
-    link.send = listen  # type: ignore[method-assign]
-    return sent
 
 
 @pytest.mark.parametrize("draft", [MODEL, f"{MODEL}:k=3:depth=4"])

@@ -1,4 +1,4 @@
-"""`--offline hold`: a text or a reply that waits for its host, and is the model's to its end."""
+"""`--offline hold`: a text that waits for its host, and is the model's to its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,27 +15,17 @@ import pytest
 
 import foretoken
 from foretoken.api.hosting import host as hosted
-from foretoken.api.remote import stop_waiting
 from foretoken.cli import holding
-from foretoken.cli.holding import Shown, held_reply, held_text
-from foretoken.errors import InputError, RemoteError, SettingError
+from foretoken.cli.holding import Shown, held_text
+from foretoken.errors import RemoteError, SettingError
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
-from foretoken.remote.link import AwayError, OtherModelError
+from foretoken.remote.link import OtherModelError
 from foretoken.settings.generate import GenerateSettings
+from tests.remote.coming_back import ASKED, AWAY, CAME, COUNT, soon, started, text_of
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, truth
 
-COUNT, CAME, AWAY = 64, 5, 0.6
-ASKED: dict[str, Any] = {"max_new_tokens": COUNT, "ignore_eos": True}
-
-
-def started(port: int = 0, *drafters: Path) -> Host:
-    return hosted(plain(), Listening(port=port), Limits(), list(map(str, drafters)))
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "_PAUSE", 0.05)
+__all__ = ["soon"]
 
 
 def held(
@@ -70,17 +59,6 @@ def held(
             each.close()
     assert len(hosts) == 1 + times, "it went away"
     return found, its.completion
-
-
-def text_of(shown: list[Shown]) -> str:
-    text = ""
-    for each in shown:
-        if each.taken_back:
-            assert text.endswith(each.text), "only the end is taken back"
-            text = text[: len(text) - len(each.text)]
-        else:
-            text += each.text
-    return text
 
 
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
@@ -240,168 +218,3 @@ def test_what_cannot_be_held_is_refused(options: list[str], message: str) -> Non
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert message in done.stderr
-
-
-@pytest.fixture
-def coming_back() -> Iterator[Callable[..., None]]:
-    """Starts a host on a port after a while; `hosts` are those that have come."""
-    back: list[Host] = []
-    timers: list[threading.Timer] = []
-
-    def begin(port: int, *drafters: Path) -> None:
-        timers.append(threading.Timer(AWAY, lambda: back.append(started(port, *drafters))))
-        timers[-1].start()
-
-    begin.hosts = back  # type: ignore[attr-defined]
-    yield begin
-    for timer in timers:
-        timer.join()
-    for host in back:
-        host.close()
-
-
-def turns(chat: foretoken.Chat, *texts: str) -> list[dict[str, str]]:
-    for text in texts:
-        for _ in chat.send(text, **ASKED):
-            pass
-    return chat.messages
-
-
-@pytest.mark.parametrize("draft", ["lookup", MODEL])
-@pytest.mark.parametrize("provisional", [True, False])
-def test_a_reply_goes_on_when_its_host_is_there_again(
-    draft: str, provisional: bool, coming_back: Callable[..., None]
-) -> None:
-    host = started()
-    port = int(host.url.rpartition(":")[2])
-    chat = client(host, draft=draft, offline="hold", patience=0.1).chat(plain=True)
-    texts = (PROMPT, "\nclass B:\n", "\nclass C:\n")
-    turns(chat, texts[0])
-    its = held_reply(chat, texts[1], GenerateSettings.of(ASKED), provisional=provisional, left=lambda: False)
-    shown: list[Shown] = []
-    for each in its:
-        shown.append(each)
-        if len(shown) == CAME:
-            assert [message["content"] for message in chat.messages[2:]] == []
-            host.close()
-            coming_back(port)
-    expected = turns(plain().chat(plain=True), *texts)
-    assert chat.messages == expected[:4]
-    assert text_of(shown) == expected[3]["content"]
-    assert (its.completion.finish_reason, its.completion.unverified) == ("length", 0)
-    assert turns(chat, texts[2]) == expected, "the conversation goes on"
-
-
-@pytest.mark.parametrize("draft", ["lookup", MODEL])
-def test_a_reply_that_waits_can_be_left(draft: str) -> None:
-    host = started()
-    chat = client(host, draft=draft, offline="hold", patience=0.1).chat(plain=True)
-    left = threading.Event()
-    its = held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=left.is_set)
-    shown: list[Shown] = []
-    for each in its:
-        shown.append(each)
-        if len(shown) == CAME:
-            host.close()
-            threading.Timer(AWAY, left.set).start()
-    assert its.completion.finish_reason == "disconnected"
-    assert (its.completion.unverified > 0) == (draft != "lookup")
-    assert chat.messages[-1]["content"] == its.completion.text == text_of(shown)
-
-
-def test_a_reply_that_is_interrupted_stays_as_far_as_it_came() -> None:
-    host = started()
-    chat = client(host, draft="lookup", offline="hold", patience=0.1).chat(plain=True)
-    shown: list[Shown] = []
-    its = held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=lambda: len(shown) >= CAME)
-    for each in its:
-        shown.append(each)
-    assert its.completion.finish_reason == "cancelled"
-    assert chat.messages[-1]["content"] == text_of(shown)
-    host.close()
-
-
-def test_a_host_that_is_away_before_a_reply_can_be_left() -> None:
-    host = started()
-    chat = client(host, draft="lookup", offline="hold", patience=0.1).chat(plain=True)
-    host.close()
-    left = threading.Event()
-    threading.Timer(AWAY, left.set).start()
-    with pytest.raises(AwayError):
-        list(held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=left.is_set))
-    assert chat.messages == []
-
-
-def test_a_reply_that_is_asked_for_once_more_takes_the_place_of_the_last() -> None:
-    chat = plain().chat(plain=True)
-    with pytest.raises(InputError, match="no reply to ask for once more"):
-        chat.recheck(truth(**ASKED))
-    stream = chat.send(PROMPT, **ASKED)
-    assert [next(stream) for _ in range(3)]
-    stream.close()
-    cut = chat.messages
-    with pytest.raises(SettingError, match="n and private_suffix"):
-        chat.recheck(stream.completion, n=2, **ASKED)
-    again = chat.recheck(stream.completion, **ASKED)
-    assert [next(again) for _ in range(9)]
-    again.close()
-    assert chat.messages == cut, "one that is closed does not take its place"
-    again = chat.recheck(stream.completion, **ASKED)
-    assert "".join(piece.text for piece in again) == truth(**ASKED).text
-    assert [message["content"] for message in chat.messages] == [PROMPT, truth(**ASKED).text]
-    assert turns(chat, "\n\n") == turns(plain().chat(plain=True), PROMPT, "\n\n")
-
-
-@pytest.mark.parametrize("moment", ["it waits", "its draft is refuted", "the host is gone again"])
-def test_what_is_left_is_what_was_shown_and_what_the_conversation_holds(
-    drafters: dict[str, Path], clients: dict[str, str], moment: str, coming_back: Callable[..., None]
-) -> None:
-    """Whenever a reply is left, screen, completion and conversation agree. Here a drafter that is wrong goes
-    on alone meanwhile."""
-    host = started(0, drafters["moa"])
-    port = int(host.url.rpartition(":")[2])
-    chat = client(host, draft=f"{clients['moa']},lookup", offline="hold", patience=0.1).chat(plain=True)
-    left = threading.Event()
-    its = held_reply(chat, PROMPT, GenerateSettings.of(ASKED), provisional=True, left=left.is_set)
-    shown: list[Shown] = []
-    refuted = False
-    for each in its:
-        shown.append(each)
-        refuted |= each.taken_back
-        if len(shown) == 12:
-            host.close()
-            if moment == "it waits":
-                threading.Timer(AWAY, left.set).start()
-            else:
-                coming_back(port, drafters["moa"])
-        if each.taken_back and moment == "its draft is refuted":
-            left.set()
-        if each.taken_back and moment == "the host is gone again":
-            coming_back.hosts[0].close()  # type: ignore[attr-defined]
-            threading.Timer(AWAY, left.set).start()
-    done = its.completion
-    assert refuted == (moment != "it waits")
-    assert done.finish_reason == ("cancelled" if moment == "its draft is refuted" else "disconnected")
-    assert text_of(shown) == done.text == chat.messages[-1]["content"]
-    sure = len(done.tokens) - done.unverified
-    assert done.tokens[:sure] == truth(**ASKED).tokens[:sure]
-    assert sure >= 12
-
-
-def test_nobody_waits_for_a_host_whose_connection_is_broken_if_told_not_to() -> None:
-    host = started()
-    model = client(host, draft="lookup", patience=60.0)
-    port = int(host.url.rpartition(":")[2])
-    stop_waiting(model)  # nothing is broken
-    stream = model.stream(PROMPT, **ASKED)
-    next(stream)
-    host.close()
-    threading.Timer(AWAY, lambda: stop_waiting(model)).start()
-    began = time.monotonic()
-    for _ in stream:
-        pass
-    assert time.monotonic() - began < 10
-    assert stream.completion.finish_reason == "disconnected"
-    back = started(port)
-    assert model.generate(PROMPT, **ASKED).tokens == truth(**ASKED).tokens, "the next text tries it again"
-    back.close()

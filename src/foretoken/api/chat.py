@@ -91,10 +91,7 @@ class Chat:
             raise SettingError(f"n is {chosen.n}, and a conversation goes on with one reply; leave n out")
         sent = message("user", text, "the text")
         prompt = self._reading.tokens_of(self.text + text if self.plain else [*self._messages, sent])
-        itself: list[weakref.ref[Generation]] = []
-        turn = self._turn(sent, prompt, self._changes, self._reading.start(prompt, chosen, ()), itself)
-        itself.append(weakref.ref(turn))  # weak, so that a stream that is dropped is closed at once
-        return Stream(turn)
+        return self._stream(sent, prompt, self._reading.start(prompt, chosen, ()))
 
     def recheck(self, done: Completion, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
         """The last reply once more, after its host went away (its `finish_reason` is "disconnected"). What it has is
@@ -108,11 +105,8 @@ class Chat:
         if self._prompt is None:
             raise InputError("the conversation has no reply to ask for once more; send a text first")
         chosen = GenerateSettings.chosen(chosen, settings).again(done.seed)
-        itself: list[weakref.ref[Generation]] = []
         run = self._reading.start(self._prompt, chosen, done.tokens)
-        turn = self._turn(self._messages[-2], self._prompt, self._changes, run, itself, instead=True)
-        itself.append(weakref.ref(turn))
-        return Stream(turn)
+        return self._stream(self._messages[-2], self._prompt, run, instead=True)
 
     def amend(self, reply: str) -> None:
         """Let the last reply be another text, such as all that is known of one that was cut off. Raises InputError if
@@ -152,6 +146,14 @@ class Chat:
         if self.plain and system is not None:
             raise SettingError("a plain conversation has no system message; put it at the beginning of the first text")
         return [] if system is None else [message("system", system, "the system message")]
+
+    def _stream(
+        self, sent: dict[str, str], prompt: tuple[int, ...], run: Generation, *, instead: bool = False
+    ) -> Stream:
+        itself: list[weakref.ref[Generation]] = []
+        turn = self._turn(sent, prompt, self._changes, run, itself, instead=instead)
+        itself.append(weakref.ref(turn))  # weak, so that a stream that is dropped is closed at once
+        return Stream(turn)
 
     def _turn(
         self,

@@ -53,7 +53,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         try:
             for draft in args.draft:
                 far = connect(running.url, draft=named.there(draft), pace="fixed")
-                sent = _heard(far)
+                sent = listened(far)
                 whole: list[tuple[float, int]] = []
                 alone: list[tuple[float, int]] = []
                 for prompt, its in zip(track(prompts, draft), truth, strict=True):
@@ -121,7 +121,7 @@ def _figures(found: Sequence[tuple[float, int]]) -> dict[str, float]:
     }
 
 
-def _heard(model: Model) -> list[Message]:
+def listened(model: Model) -> list[Message]:
     """The messages that a client sends from now on."""
     sent: list[Message] = []
     link = verifier_of(model).link

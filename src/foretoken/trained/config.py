@@ -151,6 +151,10 @@ class MixtureConfig(TrainedConfig):
         """The numbers that are seen of a token in one layer of the target: its keys and its values."""
         return 2 * self.target_kv_heads * self.head_dim
 
+    def intermediate_of(self, layer: int) -> int:
+        """The width of the feed-forward layer of one of its own layers."""
+        return self.intermediate_size
+
     @property
     def observer_theta(self) -> float:
         """The base of the angles by which the observer turns the numbers of layers."""

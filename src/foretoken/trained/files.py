@@ -292,7 +292,7 @@ def expected_shapes(config: TrainedConfig) -> dict[str, tuple[int, ...]]:
         return config.shapes()
     assert isinstance(config, StackConfig)
     width, seen = config.hidden_size, len(config.sees)
-    found = _layers_of(config.depth, config)
+    found = _layers_of([config.intermediate_size] * config.depth, config)
     if seen:
         found["combination.weight"] = (width, 2 * width)
     if config.method == EAGLE3:
@@ -303,12 +303,7 @@ def expected_shapes(config: TrainedConfig) -> dict[str, tuple[int, ...]]:
 
 def _of_mixture(c: MixtureConfig) -> dict[str, tuple[int, ...]]:
     seen, width = c.observed // c.observer_heads * c.observer_kv_heads, c.hidden_size
-    found = _layers_of(c.own_layers, c)
-    if isinstance(c, PublishedMixture):  # whose layers differ in width
-        for at in range(c.own_layers):
-            inner, width = c.own.intermediate_of(at), c.hidden_size
-            found |= {f"layers.{at}.mlp.{part}_proj.weight": (inner, width) for part in ("gate", "up")}
-            found[f"layers.{at}.mlp.down_proj.weight"] = (width, inner)
+    found = _layers_of([c.intermediate_of(at) for at in range(c.own_layers)], c)
     if c.choices:
         found[VOCABULARY] = (c.choices,)
     if isinstance(c, BlockConfig):
@@ -324,11 +319,12 @@ def _of_mixture(c: MixtureConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _layers_of(count: int, c: MixtureConfig | StackConfig) -> dict[str, tuple[int, ...]]:
+def _layers_of(inner: Sequence[int], c: MixtureConfig | StackConfig) -> dict[str, tuple[int, ...]]:
+    """inner: the width of each layer's feed-forward layer."""
     found: dict[str, tuple[int, ...]] = {}
-    for at in range(count):
+    for at, width in enumerate(inner):
         queries, keys = c.num_heads * c.head_dim, c.kv_heads * c.head_dim
-        found |= _layer_shapes(f"layers.{at}", c.hidden_size, queries, keys, c.intermediate_size)
+        found |= _layer_shapes(f"layers.{at}", c.hidden_size, queries, keys, width)
     return found
 
 

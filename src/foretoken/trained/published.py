@@ -17,11 +17,10 @@ import torch
 
 from foretoken.decoder.config import DecoderConfig, parse_config
 from foretoken.decoder.families import FAMILIES
-from foretoken.decoder.loading import DTYPES
 from foretoken.decoder.shapes import linear_shapes
 from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError, quoted
 from foretoken.trained.config import VOCABULARY, TrainedConfig
-from foretoken.trained.published_files import read, shapes_in
+from foretoken.trained.published_files import expect_floats, read, shapes_in
 
 OWN_HEAD, OWN_NORM, OWN_EMBEDDING = "head.weight", "norm.weight", "embedding.weight"
 _FIRST = "model.layers.0."
@@ -41,8 +40,19 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+class OfOthers(TrainedConfig):
+    """What the sizes of all published drafters have in common. It stands before another `TrainedConfig`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Raises UnsupportedModelError: it has its authors' config.json."""
+        raise UnsupportedModelError("a drafter that others have trained is not written anew; copy its folder")
+
+    def expect_made_for(self, fingerprint: str, where: str) -> None:
+        """Nothing tells: the files name no weights. A drafter of another model costs time, and changes no token."""
+
+
 @dataclass(frozen=True)
-class PublishedConfig(TrainedConfig):
+class PublishedConfig(OfOthers):
     """Sizes of a published drafter. It does not say for which model it was trained, but for the width of its states.
 
     own: its layers, as a decoder's, with the vocabulary that it was trained for. sees: the layers of the target whose
@@ -87,10 +97,6 @@ class PublishedConfig(TrainedConfig):
         """The same, with the layers that it sees named by their inputs."""
         return self
 
-    def to_json(self) -> dict[str, Any]:
-        """Raises UnsupportedModelError: it has its authors' config.json."""
-        raise UnsupportedModelError("a drafter that others have trained is not written anew; copy its folder")
-
     def expect_suits(self, target: DecoderConfig, where: str) -> None:
         """Raise CheckpointError for a target of another width or vocabulary, or that lacks a layer that is seen."""
         of = f" ({quoted(self.target, 80)}, as it says)" if self.target else ""
@@ -119,9 +125,6 @@ class PublishedConfig(TrainedConfig):
                 f"{where} sees the model before its layers {quoted(sees, 80)}, and this one has {target.num_layers}; "
                 "name a drafter of this model"
             )
-
-    def expect_made_for(self, fingerprint: str, where: str) -> None:
-        """Nothing tells: the files name no weights. A drafter of another model costs time, and changes no token."""
 
     @property
     @abstractmethod
@@ -322,10 +325,7 @@ def tensors_of(folder: Path, config: PublishedConfig) -> dict[str, torch.Tensor]
             raise CheckpointError(
                 f"{folder}: {stored} {came}, expected {list(shapes[name])} by config.json; fetch it again"
             )
-        if tensor.dtype not in DTYPES.values():
-            raise UnsupportedModelError(
-                f"{folder}: {stored} is {tensor.dtype}; supported: {', '.join(DTYPES)}: use the bf16 original"
-            )
+        expect_floats(tensor, stored, folder)
         tensors[name] = tensor
     if VOCABULARY in shapes:
         tokens = _tokens(folder, found.get("d2t"), config)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from foretoken.decoder.loading import DTYPES
 from foretoken.decoder.shards import INDEX, weight_files
-from foretoken.errors import CheckpointError, ModelNotFoundError, quoted
+from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, quoted
 
 
 def canonical(name: str) -> str:
@@ -44,6 +45,14 @@ def read(folder: Path, wanted: set[str]) -> dict[str, torch.Tensor]:
             },
         )
     return found
+
+
+def expect_floats(tensor: torch.Tensor, stored: str, folder: Path) -> None:
+    """Raise UnsupportedModelError for a tensor of another type than weights have. stored: its name in the file."""
+    if tensor.dtype not in DTYPES.values():
+        raise UnsupportedModelError(
+            f"{folder}: {stored} is {tensor.dtype}; supported: {', '.join(DTYPES)}: use the bf16 original"
+        )
 
 
 def _shapes(file: Any) -> dict[str, tuple[int, ...]]:

@@ -20,11 +20,10 @@ from typing import Any, Self
 import torch
 
 from foretoken.decoder.config import MOA_SPEC, DecoderConfig, parse_config
-from foretoken.decoder.loading import DTYPES
 from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError, quoted
 from foretoken.trained.config import LAYERS, MixtureConfig
-from foretoken.trained.published import PADDING
-from foretoken.trained.published_files import read, shapes_in
+from foretoken.trained.published import PADDING, OfOthers
+from foretoken.trained.published_files import expect_floats, read, shapes_in
 
 _CALLED = {"self_attention": "layers.0", "cross_attention": "layers.1", "layer_self_attention": "observer.layer"}
 _PROJECTION = "Ekv2E"
@@ -40,7 +39,7 @@ _AGAIN = "use another drafter of this model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedMixture(MixtureConfig):
+class PublishedMixture(OfOthers, MixtureConfig):
     """Sizes of a published Mixture of Attentions. It does not say for which model it was trained, but for sizes; the
     number of the model's layers is not among them, so it names none until a target is known.
 
@@ -51,10 +50,9 @@ class PublishedMixture(MixtureConfig):
 
     methods = (MOA_SPEC,)
 
-    @property
-    def norm_eps(self) -> float:
-        """Of all its norms, the observer's included."""
-        return self.own.norm_eps
+    def intermediate_of(self, layer: int) -> int:
+        """The two may differ."""
+        return self.own.intermediate_of(layer)
 
     @property
     def observer_theta(self) -> float:
@@ -76,10 +74,6 @@ class PublishedMixture(MixtureConfig):
         """The same, which observes all layers of a target."""
         return replace(self, target_layers=target.num_layers, layers=tuple(range(target.num_layers)))
 
-    def to_json(self) -> dict[str, Any]:
-        """Raises UnsupportedModelError: it has its authors' config.json."""
-        raise UnsupportedModelError("a drafter that others have trained is not written anew; copy its folder")
-
     def expect_suits(self, target: DecoderConfig, where: str) -> None:
         """Raise CheckpointError for a target of other sizes."""
         sizes = {
@@ -99,9 +93,6 @@ class PublishedMixture(MixtureConfig):
                 f"{where} was trained for a model whose vocab_size is {self.own.vocab_size}, and this one's is "
                 f"{target.vocab_size}; name a drafter of this model"
             )
-
-    def expect_made_for(self, fingerprint: str, where: str) -> None:
-        """Nothing tells: the files name no weights. A drafter of another model costs time, and changes no token."""
 
 
 def mixture_from(folder: Path, raw: Mapping[str, Any]) -> PublishedMixture:
@@ -165,11 +156,7 @@ def mixture_tensors(folder: Path, expected: Mapping[str, tuple[int, ...]]) -> di
     stored = {f"model.{stored_name(name)}": name for name in expected}
     found = {stored[name]: tensor for name, tensor in read(folder, set(stored)).items()}
     for name, tensor in found.items():
-        if tensor.dtype not in DTYPES.values():
-            raise UnsupportedModelError(
-                f"{folder}: {stored_name(name)} is {tensor.dtype}; supported: {', '.join(DTYPES)}: use the bf16 "
-                "original"
-            )
+        expect_floats(tensor, stored_name(name), folder)
     return found
 
 
