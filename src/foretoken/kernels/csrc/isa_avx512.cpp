@@ -10,6 +10,6 @@
 
 const foretoken::Kernels* foretoken::kernels_avx512() {
   static constexpr Kernels table =
-      table_of("avx512", 1, {}, kNeverMany, repack_blocks<Floats>, nullptr, linear_repacked<Floats>);
+      table_of("avx512", 2, {}, kNeverMany, repack_blocks<Floats>, nullptr, linear_repacked<Floats>);
   return &table;
 }

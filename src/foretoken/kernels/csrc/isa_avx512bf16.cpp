@@ -44,7 +44,10 @@ struct Pairs {  // two steps of a sum at once
 
   static __m512i arranged(__m512i line) { return pair_up(line); }
 
-  // Columns 0, 1, 4, 5, ... are pairs of even inputs; 2, 3, 6, 7, ... of odd ones.
+  // Columns 0, 1, 4, 5, ... are pairs of even inputs; 2, 3, 6, 7, ... of odd ones. Both sums in turn: an instruction waits
+  // six cycles for the last one of its sum.
+  static constexpr int column(int i) { return (i & ~3) | (i & 1) << 1 | (i & 2) >> 1; }
+
   static void multiply(int t, __m512i column, const std::int32_t* x, __m512* even, __m512* odd) {
     __m512* sum = t & 2 ? odd : even;
     *sum = _mm512_dpbf16_ps(*sum, (__m512bh)column, (__m512bh)_mm512_set1_epi32(x[t]));
@@ -106,23 +109,27 @@ inline void value_columns(const Codes& w, int64_t block, int64_t left, __m512i c
 }
 
 void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  const Groups groups(rows.count());
   clear(blocks, rows.count(), results);
-  for (int64_t block = 0; block < blocks; ++block) {
-    const Results out = results.block(block);
-    const Codes one = codes_at(w, block, k);
-    const std::int32_t* x = first_of<Pairs>(rows);
-    for (int64_t line = 0; line < blocks_of(k); ++line, x += rows.n * Pairs::kNumbers) {
-      __m512i columns[16];
-      value_columns(one, line, k - line * 32, columns);
-      all_rows<Pairs>(columns, rows.count(), x, out);
+  by_size(groups, [&](auto size) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      const Results out = results.block(block);
+      const Codes one = codes_at(w, block, k);
+      const std::int32_t* x = first_of<Pairs>(rows);
+      for (int64_t line = 0; line < blocks_of(k); ++line, x += rows.n * Pairs::kNumbers) {
+        __m512i columns[16];
+        value_columns(one, line, k - line * 32, columns);
+        const __m512i* const only = columns;
+        all_rows<Pairs, 1, decltype(size)::value>(&only, groups, x, &out);
+      }
     }
-  }
+  });
 }
 
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
   static constexpr Kernels table =
-      table_of("avx512bf16", 1, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
+      table_of("avx512bf16", 2, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
   return &table;
 }

@@ -10,6 +10,6 @@
 
 const foretoken::Kernels* foretoken::kernels_avx512vnni() {
   static constexpr Kernels table =
-      table_of("avx512vnni", 1, {}, kNeverMany, repack_blocks<Floats>, nullptr, linear_repacked<Floats>);
+      table_of("avx512vnni", 2, {}, kNeverMany, repack_blocks<Floats>, nullptr, linear_repacked<Floats>);
   return &table;
 }
