@@ -35,12 +35,24 @@ inline __m512i load_line(const void* row, int64_t block, int64_t rest) {
   return _mm512_maskz_loadu_epi16((1u << static_cast<unsigned>(rest)) - 1u, at);
 }
 
-constexpr int64_t kAhead = 4 << 10;  // bytes of repacked weights that are fetched ahead
+// Repacked weights are fetched so many bytes ahead, into the first cache if that is wide enough, or into the second.
+struct Near {
+  static constexpr int64_t kAhead = 4 << 10;
+  [[gnu::always_inline]] static void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
+};
+struct Far {
+  static constexpr int64_t kAhead = 8 << 10;
+  [[gnu::always_inline]] static void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
+};
+struct Nothing {
+  static void fetch(const char*) {}
+};
 
-// N rows meet a line's columns of B blocks: each number of a row is read once for all of them. What lies `kFetch` bytes
-// behind the columns is fetched meanwhile, if that is not 0.
-template <class M, int B, int N, int64_t kFetch>
-[[gnu::always_inline]] inline void rows_block(const __m512i* const* columns, const typename M::Number* x, const Results* results) {
+// N rows meet a line's columns of B blocks: each number of a row is read once for all of them. Meanwhile what will be read
+// later, as many lines, is fetched.
+template <class M, int B, int N, class Fetch>
+[[gnu::always_inline]] inline void rows_block(const __m512i* const* columns, const char* const* later,
+                                              const typename M::Number* x, const Results* results) {
   __m512 even[B][N], odd[B][N];
   for (int b = 0; b < B; ++b) {
     for (int n = 0; n < N; ++n) even[b][n] = odd[b][n] = _mm512_setzero_ps();
@@ -51,7 +63,7 @@ template <class M, int B, int N, int64_t kFetch>
     __m512i column[B];
     for (int b = 0; b < B; ++b) {
       column[b] = _mm512_load_si512(columns[b] + t);
-      if (kFetch) _mm_prefetch(reinterpret_cast<const char*>(columns[b] + i) + kFetch, _MM_HINT_T0);
+      Fetch::fetch(later[b] + i * 64);
     }
     for (int n = 0; n < N; ++n) {
       for (int b = 0; b < B; ++b) M::multiply(t, column[b], x + n * M::kNumbers, &even[b][n], &odd[b][n]);
@@ -65,50 +77,34 @@ template <class M, int B, int N, int64_t kFetch>
   }
 }
 
-// Rows in groups that are multiplied at once, as even as possible: a row alone would wait for its own sums.
-struct Groups {
-  static constexpr int64_t kMost = 4;  // rows of a group
-  int64_t size, large, small;          // of the first groups; how many of those; how many later ones, which have a row less
-
-  explicit Groups(int64_t rows) {
-    const int64_t all = (rows + kMost - 1) / kMost;
-    size = (rows + all - 1) / all;
-    small = all * size - rows;
-    large = all - small;
-  }
-};
+constexpr int kMostRows = 4;  // at once: with two blocks, their sums fit into the registers, and take turns well
 
 // All rows, in groups of which the first have N rows.
-template <class M, int B, int N, int64_t kFetch = 0>
-[[gnu::always_inline]] inline void all_rows(const __m512i* const* columns, const Groups& groups, const typename M::Number* x, const Results* to) {
+template <class M, int B, int N, class Fetch = Nothing>
+[[gnu::always_inline]] inline void all_rows(const __m512i* const* columns, const char* const* later, const Groups& groups,
+                                            const typename M::Number* x, const Results* to) {
   Results results[B];
   for (int b = 0; b < B; ++b) results[b] = to[b];
   auto behind = [&](int64_t rows) {
     x += rows * M::kNumbers;
     for (int b = 0; b < B; ++b) results[b].to += rows * results[b].stride;
   };
-  rows_block<M, B, N, kFetch>(columns, x, results);
+  rows_block<M, B, N, Fetch>(columns, later, x, results);
   behind(N);
-  for (int64_t i = 1; i < groups.large; ++i, behind(N)) rows_block<M, B, N, 0>(columns, x, results);
+  for (int64_t i = 1; i < groups.large; ++i, behind(N)) rows_block<M, B, N, Nothing>(columns, later, x, results);
   if constexpr (N > 1) {
-    for (int64_t i = 0; i < groups.small; ++i, behind(N - 1)) rows_block<M, B, N - 1, 0>(columns, x, results);
+    for (int64_t i = 0; i < groups.small; ++i, behind(N - 1)) {
+      rows_block<M, B, N - 1, Nothing>(columns, later, x, results);
+    }
   }
 }
 
-template <int N>
-struct Size {
-  static constexpr int value = N;
-};
-
-// use(Size<N>) with the size of the first groups.
-template <class Use>
-inline void by_size(const Groups& groups, const Use& use) {
-  switch (groups.size) {
-    case 1: return use(Size<1>{});
-    case 2: return use(Size<2>{});
-    case 3: return use(Size<3>{});
-    default: return use(Size<4>{});
-  }
+// The same with columns that were just made, of one block.
+template <class M, int N>
+[[gnu::always_inline]] inline void all_rows_here(const __m512i* columns, const Groups& groups, const typename M::Number* x,
+                                                 const Results& results) {
+  const char* const nothing = nullptr;
+  all_rows<M, 1, N>(&columns, &nothing, groups, x, &results);
 }
 
 // The first row's inputs; those of the next 32 lie `rows.n` rows behind them.
@@ -120,9 +116,9 @@ inline const typename M::Number* first_of(const PackedRows& rows) {
 template <class M>
 void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t lines = padded(k, 32) / 32, all = rows.n * M::kNumbers;
-  const Groups groups(rows.count());
+  const Groups groups(rows.count(), kMostRows);
   clear(blocks, rows.count(), results);
-  by_size(groups, [&](auto size) {
+  by_size<kMostRows>(groups, [&](auto size) {
     for (int64_t block = 0; block < blocks; ++block) {
       const void* const* here = weights + block * kTile;
       const Results out = results.block(block);
@@ -135,8 +131,7 @@ void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const 
           fetch_ahead(here, i, line, lines, next);
         }
         transpose(columns);
-        const __m512i* const one = columns;
-        all_rows<M, 1, decltype(size)::value>(&one, groups, x, &out);
+        all_rows_here<M, decltype(size)::value>(columns, groups, x, out);
       }
     }
   });
@@ -152,7 +147,7 @@ void repack_blocks(const void* const* weights, int64_t k, void* out) {
   }
 }
 
-template <class M, int B, int N>
+template <class M, int B, int N, class Fetch>
 inline void repacked_some(const char* weights, int64_t k, const PackedRows& rows, const Groups& groups,
                           const Results& results) {
   const int64_t bytes = static_cast<int64_t>(foretoken::repacked_bytes(k));
@@ -160,28 +155,39 @@ inline void repacked_some(const char* weights, int64_t k, const PackedRows& rows
   Results each[B];
   for (int b = 0; b < B; ++b) each[b] = results.block(b);
   for (int64_t at = 0; at < bytes; at += 1024, x += rows.n * M::kNumbers) {
+    const int64_t past = at + Fetch::kAhead < bytes ? 0 : (B - 1) * bytes;  // behind a block comes that of the next B
     const __m512i* columns[B];
-    for (int b = 0; b < B; ++b) columns[b] = reinterpret_cast<const __m512i*>(weights + b * bytes + at);
-    all_rows<M, B, N, kAhead>(columns, groups, x, each);
+    const char* later[B];
+    for (int b = 0; b < B; ++b) {
+      const char* line = weights + b * bytes + at;
+      columns[b] = reinterpret_cast<const __m512i*>(line);
+      later[b] = line + Fetch::kAhead + past;
+    }
+    all_rows<M, B, N, Fetch>(columns, later, groups, x, each);
   }
 }
 
-// Two blocks at a time, or of few rows, which wait for memory and not for inputs, one after the other.
+// Two blocks at a time; or one after the other of few rows, which wait for memory and not for inputs, and where the first
+// cache is small.
 template <class M>
 void linear_repacked(const void* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const char* from = static_cast<const char*>(weights);
   const std::size_t bytes = foretoken::repacked_bytes(k);
-  const Groups groups(rows.count());
+  const bool near = foretoken::first_cache_is_wide();
+  const Groups groups(rows.count(), kMostRows);
   clear(blocks, rows.count(), results);
-  by_size(groups, [&](auto size) {
+  by_size<kMostRows>(groups, [&](auto size) {
     constexpr int N = decltype(size)::value;
     int64_t block = 0;
-    if constexpr (N > 2) {
-      for (; block + 2 <= blocks; block += 2) {
-        repacked_some<M, 2, N>(from + block * bytes, k, rows, groups, results.block(block));
+    auto some = [&](auto count, auto fetch) {
+      constexpr int B = decltype(count)::value;
+      for (; block + B <= blocks; block += B) {
+        repacked_some<M, B, N, decltype(fetch)>(from + block * bytes, k, rows, groups, results.block(block));
       }
-    }
-    for (; block < blocks; ++block) repacked_some<M, 1, N>(from + block * bytes, k, rows, groups, results.block(block));
+    };
+    if (!near) return some(Size<1>{}, Far{});
+    if constexpr (N > 2) some(Size<2>{}, Near{});
+    some(Size<1>{}, Near{});
   });
 }
 

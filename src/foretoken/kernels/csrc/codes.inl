@@ -17,17 +17,32 @@ constexpr float kSmallest = 0x1p-40f, kLargest = 0x1p60f;  // of a block of inpu
 #if !defined(FORETOKEN_CODES_AHEAD)
 #define FORETOKEN_CODES_AHEAD (4 << 10)
 #endif
+#if !defined(FORETOKEN_INT8_NEAR)
+#define FORETOKEN_INT8_NEAR foretoken::first_cache_is_wide()
+#endif
 
-// Fetches a block ahead of the one that is read. How far, and into which cache, was measured (LOG.md): into the first
-// for blocks of four bits and less; int8's come faster than that takes them, and farther where several rows take
-// longer.
+// Where codes are fetched to: how many bytes ahead, and into which cache, was measured (LOG.md). Blocks of four bits and
+// less go into the first; int8's come faster than a small one takes them, and farther ahead where several rows take longer.
 template <Format F>
-inline void fetch_codes(const std::uint8_t* at, int64_t rows) {
-  constexpr int64_t kBytes = foretoken::block_bytes(F);
-  constexpr int64_t kAhead = kBytes > 256 ? 4 << 10 : FORETOKEN_CODES_AHEAD;  // bytes
-  const std::uint8_t* next = at + (kBytes > 256 && rows > 1 ? 2 : 1) * kAhead;
-  for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(next + i, 0, kBytes > 256 ? 2 : 3);
-}
+class Fetching {
+ public:
+  static constexpr int64_t kBytes = foretoken::block_bytes(F);
+
+  explicit Fetching(int64_t rows) : first_(kBytes <= 256 || FORETOKEN_INT8_NEAR), ahead_(first_ ? FORETOKEN_CODES_AHEAD : rows > 1 ? 8 << 10 : 4 << 10) {}
+
+  int64_t ahead() const { return ahead_; }  // bytes
+  [[gnu::always_inline]] void block(const std::uint8_t* later) const {
+    if (kBytes <= 256 || first_) {
+      for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(later + i, 0, 3);
+    } else {
+      for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(later + i, 0, 2);
+    }
+  }
+
+ private:
+  const bool first_;
+  const int64_t ahead_;
+};
 
 // -- codes ----------------------------------------------------------------------------------------------------------
 
@@ -146,29 +161,38 @@ inline const Block* inputs_of(const PackedRows& rows, int64_t block) {
   return static_cast<const Block*>(rows.packed) + block * rows.n + rows.from;
 }
 
-template <Format F, int N>
-inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
-  for (int r = 0; r < N; ++r) sums[r] = ints(x[r].start);
+template <Format F, int B, int N>
+inline void dots(const Bytes (&columns)[B][8], const Block* x, Ints (&sums)[B][N]) {
+  for (int r = 0; r < N; ++r) {
+    for (int b = 0; b < B; ++b) sums[b][r] = ints(x[r].start);
+  }
 #if defined(FORETOKEN_WIDE_DOT)
 #pragma GCC unroll 8
   for (int j = 0; j < 8; ++j) {
-    for (int r = 0; r < N; ++r) sums[r] = dot(sums[r], columns[j], x[r].inputs + j);
+    for (int r = 0; r < N; ++r) {
+      for (int b = 0; b < B; ++b) sums[b][r] = dot(sums[b][r], columns[b][j], x[r].inputs + j);
+    }
   }
 #else
   if constexpr (F == Format::int8) {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
-      for (int r = 0; r < N; ++r) sums[r] = dot_signed(sums[r], columns[j], x[r].inputs + j);
+      for (int r = 0; r < N; ++r) {
+        for (int b = 0; b < B; ++b) sums[b][r] = dot_signed(sums[b][r], columns[b][j], x[r].inputs + j);
+      }
     }
   } else {
     // a pair of products is at most 2 * 24 * 127 in size: four of them fit into 16 bits
 #pragma GCC unroll 2
     for (int j = 0; j < 8; j += 4) {
       for (int r = 0; r < N; ++r) {
-        const std::int32_t* in = x[r].inputs + j;
-        const Bytes even = plus_pairs(pair_dot(columns[j], in), pair_dot(columns[j + 1], in + 1));
-        const Bytes odd = plus_pairs(pair_dot(columns[j + 2], in + 2), pair_dot(columns[j + 3], in + 3));
-        sums[r] = plus(sums[r], widen_pairs(plus_pairs(even, odd)));
+        for (int b = 0; b < B; ++b) {
+          const std::int32_t* in = x[r].inputs + j;
+          const Bytes* four = columns[b] + j;
+          const Bytes even = plus_pairs(pair_dot(four[0], in), pair_dot(four[1], in + 1));
+          const Bytes odd = plus_pairs(pair_dot(four[2], in + 2), pair_dot(four[3], in + 3));
+          sums[b][r] = plus(sums[b][r], widen_pairs(plus_pairs(even, odd)));
+        }
       }
     }
   }
@@ -176,10 +200,7 @@ inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
 }
 
 template <Format F>
-inline void load_codes(const Codes& w, int64_t block, int64_t rows, Bytes columns[8]) {
-  constexpr int64_t kBytes = foretoken::block_bytes(F);
-  const std::uint8_t* at = w.codes + block * kBytes;
-  fetch_codes<F>(at, rows);
+inline void load_codes(const std::uint8_t* at, Bytes columns[8]) {
   unpack<F>(at, columns);
 #if defined(FORETOKEN_WIDE_DOT)
   if constexpr (F == Format::int8) {
@@ -188,89 +209,161 @@ inline void load_codes(const Codes& w, int64_t block, int64_t rows, Bytes column
 #endif
 }
 
-template <int N>
-struct Count {
-  static constexpr int value = N;
+// Codes of B blocks of outputs side by side, and where their results go.
+template <Format F, int B>
+class Side {
+ public:
+  static constexpr int64_t kBytes = foretoken::block_bytes(F);
+
+  Side(const Codes& first, int64_t k, int64_t rows, const Results& to)
+      : blocks_(blocks_of(k)), fetching_(rows) {
+    for (int b = 0; b < B; ++b) {
+      w[b] = codes_at(first, b, k);
+      results[b] = to.block(b);
+    }
+  }
+
+  // Block `block` of each.
+  void load(int64_t block, Bytes (&columns)[B][8]) const {
+    for (int b = 0; b < B; ++b) load_codes<F>(w[b].codes + block * kBytes, columns[b]);
+  }
+
+  // Fetches what will be read later, while block `block` is used. Behind the last one come those of the next B blocks of
+  // outputs.
+  [[gnu::always_inline]] void fetch(int64_t block) const {
+    const int64_t later = block * kBytes + fetching_.ahead(), all = blocks_ * kBytes, past = later < all ? 0 : (B - 1) * all;
+    for (int b = 0; b < B; ++b) fetching_.block(w[b].codes + later + past);
+  }
+
+  Codes w[B];
+  Results results[B];
+
+ private:
+  const int64_t blocks_;
+  const Fetching<F> fetching_;
 };
 
-// Calls use(Count<N>, first row) for all rows, as many at a time as there are registers for.
-template <class Use>
-inline void by_rows(int64_t n, Use use) {
-  int64_t row = 0;
-  for (; row + kCodeRows <= n; row += kCodeRows) use(Count<kCodeRows>{}, row);
-  for (; row + 2 <= n; row += 2) use(Count<2>{}, row);
-  for (; row < n; ++row) use(Count<1>{}, row);
-}
-
 // mxfp4 and int8: a power of two a block, or a scale for all inputs.
-template <Format F>
-void linear_scaled(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
+template <Format F, int B, int N>
+void linear_scaled(const Codes& first, int64_t k, const PackedRows& rows, const Groups& groups, const Results& to) {
+  const Side<F, B> side(first, k, rows.count(), to);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
-    Bytes columns[8];
-    load_codes<F>(w, block, rows.count(), columns);
-    const Ints power = F == Format::mxfp4 ? exponents(w, block, 1) : ints(0);
-    by_rows(rows.count(), [&](auto count, int64_t row) {
-      constexpr int N = decltype(count)::value;
-      Ints sums[N];
+    Bytes columns[B][8];
+    Ints power[B];
+    side.fetch(block);
+    side.load(block, columns);
+    if constexpr (B > 1 && N == 3 && F != Format::int8) __asm__ volatile("" : : "r"(columns) : "memory");
+    if constexpr (F == Format::mxfp4) {
+      for (int b = 0; b < B; ++b) power[b] = exponents(side.w[b], block, 1);
+    }
+    groups.each<N>([&](auto size, int64_t row) {
+      constexpr int kRows = decltype(size)::value;
+      Ints sums[B][kRows];
       const Block* x = inputs_of(rows, block) + row;
-      dots<F, N>(columns, x, sums);
-      for (int r = 0; r < N; ++r) {
-        float* out = results.at(row + r);
-        V16 scale = set1(x[r].scale);
-        if constexpr (F == Format::mxfp4) scale = as_floats(plus(as_ints(scale), power));
-        store(out, fma(to_floats(sums[r]), scale, load(out)));
+      dots<F, B, kRows>(columns, x, sums);
+      for (int r = 0; r < kRows; ++r) {
+        for (int b = 0; b < B; ++b) {
+          float* out = side.results[b].at(row + r);
+          V16 scale = set1(x[r].scale);
+          if constexpr (F == Format::mxfp4) scale = as_floats(plus(as_ints(scale), power[b]));
+          store(out, fma(to_floats(sums[b][r]), scale, load(out)));
+        }
       }
     });
   }
   if constexpr (F == Format::int8) {
-    const V16 scale = load(static_cast<const float*>(w.scales));
-    for (int64_t row = 0; row < rows.count(); ++row) store(results.at(row), mul(load(results.at(row)), scale));
+    for (int b = 0; b < B; ++b) {
+      const V16 scale = load(static_cast<const float*>(side.w[b].scales));
+      for (int64_t row = 0; row < rows.count(); ++row) {
+        float* out = side.results[b].at(row);
+        store(out, mul(load(out), scale));
+      }
+    }
   }
 }
 
-// Whole numbers with a scale and a zero point a group.
-template <Format F>
-void linear_grouped(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
-  const int64_t blocks = blocks_of(k), each = w.group / 32;
-  for (int64_t first = 0; first < blocks; first += each) {
-    const Group group(w, first / each);
-    const V16 minus_zero = sub(set1(0.0f), group.zero);
-    by_rows(rows.count(), [&](auto count, int64_t row) {
-      constexpr int N = decltype(count)::value;
-      V16 products[N];
-      float inputs[N] = {};
-      for (int r = 0; r < N; ++r) products[r] = set1(0.0f);
-      for (int64_t block = first; block < first + each && block < blocks; ++block) {
-        Bytes columns[8];
-        load_codes<F>(w, block, rows.count(), columns);
-        Ints sums[N];
+constexpr int64_t kMostKept = 4;  // blocks of a group whose columns are kept for all rows
+
+// Whole numbers with a scale and a zero point a group. kKeeps: whether a group's columns are made once for all rows, or anew
+// for each group of rows.
+template <Format F, int B, int N, bool kKeeps>
+void linear_grouped(const Codes& first, int64_t k, const PackedRows& rows, const Groups& groups, const Results& to) {
+  const Side<F, B> side(first, k, rows.count(), to);
+  const int64_t blocks = blocks_of(k), each = first.group / 32;
+  for (int64_t from = 0; from < blocks; from += each) {
+    V16 scale[B], minus_zero[B];
+    for (int b = 0; b < B; ++b) {
+      const Group group(side.w[b], from / each);
+      scale[b] = group.scale;
+      minus_zero[b] = sub(set1(0.0f), group.zero);
+    }
+    const int64_t end = from + each < blocks ? from + each : blocks;
+    Bytes kept[kKeeps ? kMostKept : 1][B][8];
+    for (int64_t block = from; kKeeps && block < end; ++block) side.load(block, kept[block - from]);
+    groups.each<N>([&](auto size, int64_t row) {
+      constexpr int kRows = decltype(size)::value;
+      V16 products[B][kRows];
+      float inputs[kRows] = {};
+      for (int b = 0; b < B; ++b) {
+        for (int r = 0; r < kRows; ++r) products[b][r] = set1(0.0f);
+      }
+      for (int64_t block = from; block < end; ++block) {
+        Ints sums[B][kRows];
         const Block* x = inputs_of(rows, block) + row;
-        dots<F, N>(columns, x, sums);
-        for (int r = 0; r < N; ++r) {
-          products[r] = fma(to_floats(sums[r]), set1(x[r].scale), products[r]);
+        if (row == 0) side.fetch(block);
+        if constexpr (kKeeps) {
+          dots<F, B, kRows>(kept[block - from], x, sums);
+        } else {
+          Bytes columns[B][8];
+          side.load(block, columns);
+          dots<F, B, kRows>(columns, x, sums);
+        }
+        for (int r = 0; r < kRows; ++r) {
+          for (int b = 0; b < B; ++b) products[b][r] = fma(to_floats(sums[b][r]), set1(x[r].scale), products[b][r]);
           inputs[r] += x[r].sum;
         }
       }
-      for (int r = 0; r < N; ++r) {
-        float* out = results.at(row + r);
-        store(out, fma(group.scale, fma(minus_zero, set1(inputs[r]), products[r]), load(out)));
+      for (int r = 0; r < kRows; ++r) {
+        for (int b = 0; b < B; ++b) {
+          float* out = side.results[b].at(row + r);
+          store(out, fma(scale[b], fma(minus_zero[b], set1(inputs[r]), products[b][r]), load(out)));
+        }
       }
     });
   }
 }
 
+template <Format F, int B>
+void linear_as(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
+  const Groups groups(rows.count(), kCodeRows);
+  by_size<kCodeRows>(groups, [&](auto size) {
+    constexpr int N = decltype(size)::value;
+    if constexpr (F == Format::mxfp4 || F == Format::int8) {
+      linear_scaled<F, B, N>(w, k, rows, groups, results);
+    } else if (rows.count() > N && w.group <= kMostKept * 32) {
+      linear_grouped<F, B, N, true>(w, k, rows, groups, results);
+    } else {
+      linear_grouped<F, B, N, false>(w, k, rows, groups, results);
+    }
+  });
+}
+
+template <int B>
 void linear_int8(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   switch (w.format) {
-    case Format::mxfp4: linear_scaled<Format::mxfp4>(w, k, rows, results); break;
-    case Format::int8: linear_scaled<Format::int8>(w, k, rows, results); break;
-    case Format::int4: linear_grouped<Format::int4>(w, k, rows, results); break;
-    case Format::int3: linear_grouped<Format::int3>(w, k, rows, results); break;
-    default: linear_grouped<Format::int2>(w, k, rows, results); break;
+    case Format::mxfp4: linear_as<Format::mxfp4, B>(w, k, rows, results); break;
+    case Format::int8: linear_as<Format::int8, B>(w, k, rows, results); break;
+    case Format::int4: linear_as<Format::int4, B>(w, k, rows, results); break;
+    case Format::int3: linear_as<Format::int3, B>(w, k, rows, results); break;
+    default: linear_as<Format::int2, B>(w, k, rows, results); break;
   }
   const Block* end = static_cast<const Block*>(rows.packed) + blocks_of(k) * rows.n;
   const float* factors = reinterpret_cast<const float*>(end) + rows.from;
   for (int64_t row = 0; row < rows.count(); ++row) {
-    store(results.at(row), mul(load(results.at(row)), set1(factors[row])));
+    for (int b = 0; b < B; ++b) {
+      float* out = results.block(b).at(row);
+      store(out, mul(load(out), set1(factors[row])));
+    }
   }
 }
 
@@ -288,7 +381,8 @@ template <Format F>
 inline void values_as(const Codes& w, int64_t block, int64_t left, V16 values[32]) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
   const std::uint8_t* at = w.codes + block * kBytes;
-  fetch_codes<F>(at, 1);
+  const Fetching<F> fetching(1);
+  fetching.block(at + fetching.ahead());
   Bytes columns[8];
   unpack<F>(at, columns);
   V16 scale, zero = set1(0.0f);
@@ -358,8 +452,14 @@ void linear_coded(Inputs inputs, const Codes& w, int64_t blocks, int64_t k, cons
                   const Results& results) {
   if (inputs == Inputs::bf16) return linear_values(w, blocks, k, rows, results);
   clear(blocks, rows.count(), results);
-  for (int64_t block = 0; block < blocks; ++block) {
-    (inputs == Inputs::fp32 ? linear_fp32 : linear_int8)(codes_at(w, block, k), k, rows, results.block(block));
+  int64_t block = 0;
+  if (kCodeBlocks > 1 && inputs == Inputs::int8 && rows.count() > 4 && foretoken::first_cache_is_wide()) {
+    for (; block + kCodeBlocks <= blocks; block += kCodeBlocks) {
+      linear_int8<kCodeBlocks>(codes_at(w, block, k), k, rows, results.block(block));
+    }
+  }
+  for (; block < blocks; ++block) {
+    (inputs == Inputs::fp32 ? linear_fp32 : linear_int8<1>)(codes_at(w, block, k), k, rows, results.block(block));
   }
 }
 

@@ -15,9 +15,10 @@ void pack_fp32(const float* x, int64_t stride, int64_t from, int64_t to, int64_t
 void linear_fp32(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   constexpr float kValues[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
   const V16 table = load(kValues);
+  const Fetching<Format::mxfp4> fetching(rows.count());
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     const std::uint8_t* at = w.codes + block * 256;
-    fetch_codes<Format::mxfp4>(at, rows.count());
+    fetching.block(at + fetching.ahead());
     V16 values[32];
     for (int c = 0; c < 4; ++c) {
       const Ints lanes = load_ints(at + 64 * c);
@@ -32,7 +33,7 @@ void linear_fp32(const Codes& w, int64_t k, const PackedRows& rows, const Result
       v[5] = pick(table, right<28>(lanes));
     }
     const V16 power = as_floats(plus(as_ints(set1(1.0f)), exponents(w, block, 0)));
-    by_rows(rows.count(), [&](auto count, int64_t row) {
+    by_rows<kValueRows>(rows.count(), [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
       const float* x = static_cast<const float*>(rows.packed) + (block * rows.n + rows.from + row) * 32;
       V16 sums[N];

@@ -13,6 +13,61 @@ using foretoken::Queries;
 using foretoken::Results;
 using std::int64_t;
 
+// -- rows at once ------------------------------------------------------------------------------------------------------
+
+template <int N>
+struct Size {
+  static constexpr int value = N;
+};
+
+// Rows in groups that are multiplied at once, of at most so many rows, and as even as possible: a row alone would wait for
+// its own sums.
+struct Groups {
+  int64_t size, large, small;  // of the first groups; how many of those; how many later ones, which have a row less
+
+  Groups(int64_t rows, int64_t most) {
+    const int64_t all = (rows + most - 1) / most;
+    size = (rows + all - 1) / all;
+    small = all * size - rows;
+    large = all - small;
+  }
+
+  // use(Size<rows>, first row) for each group. N: what `size` is.
+  template <int N, class Use>
+  [[gnu::always_inline]] inline void each(const Use& use) const {
+    int64_t row = 0;
+    for (int64_t i = 0; i < large; ++i, row += N) use(Size<N>{}, row);
+    if constexpr (N > 1) {
+      for (int64_t i = 0; i < small; ++i, row += N - 1) use(Size<N - 1>{}, row);
+    }
+  }
+};
+
+// use(Size<N>) with the size of the first groups, so that a loop around them knows it.
+template <int kMost, class Use>
+inline void by_size(const Groups& groups, const Use& use) {
+  static_assert(kMost <= 4);
+  if constexpr (kMost > 3) {
+    if (groups.size == 4) return use(Size<4>{});
+  }
+  if constexpr (kMost > 2) {
+    if (groups.size == 3) return use(Size<3>{});
+  }
+  if constexpr (kMost > 1) {
+    if (groups.size == 2) return use(Size<2>{});
+  }
+  use(Size<1>{});
+}
+
+// use(Size<N>, first row) for all rows, `kMost` or 2 at a time or one alone.
+template <int kMost, class Use>
+inline void by_rows(int64_t n, const Use& use) {
+  int64_t row = 0;
+  for (; row + kMost <= n; row += kMost) use(Size<kMost>{}, row);
+  for (; row + 2 <= n; row += 2) use(Size<2>{}, row);
+  for (; row < n; ++row) use(Size<1>{}, row);
+}
+
 // -- reading a format ---------------------------------------------------------------------------------------------------
 
 template <Format F>

@@ -1,5 +1,6 @@
 // AMX for bf16, AVX-512 for the rest.
 #define FORETOKEN_CODES_AHEAD (2 << 10)  // Intel's processors do better when half a page is fetched ahead, not a page
+#define FORETOKEN_INT8_NEAR false  // not measured there
 
 #include "vector_avx512.h"
 

@@ -74,7 +74,8 @@ inline void mxfp4_columns(const Codes& w, int64_t block, __m512i columns[16]) {
       0, 0x5d00, 0x5d80, 0x5dc0, 0x5e00, 0x5e40, 0x5e80, 0x5ec0, 0, 0xdd00, 0xdd80, 0xddc0, 0xde00, 0xde40, 0xde80, 0xdec0};
   const __m512i table = _mm512_load_si512(kValues);
   const std::uint8_t* at = w.codes + block * 256;
-  fetch_codes<Format::mxfp4>(at, 1);
+  const Fetching<Format::mxfp4> fetching(1);
+  fetching.block(at + fetching.ahead());
   const __m512i power = _mm512_sub_epi32(
       _mm512_set1_epi32(60 + 127), load_small(static_cast<const std::uint8_t*>(w.scales) + block * kTile).x);
   const __m512i lower = _mm512_maskz_slli_epi32(kAll, power, 7);
@@ -109,9 +110,9 @@ inline void value_columns(const Codes& w, int64_t block, int64_t left, __m512i c
 }
 
 void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
-  const Groups groups(rows.count());
+  const Groups groups(rows.count(), kMostRows);
   clear(blocks, rows.count(), results);
-  by_size(groups, [&](auto size) {
+  by_size<kMostRows>(groups, [&](auto size) {
     for (int64_t block = 0; block < blocks; ++block) {
       const Results out = results.block(block);
       const Codes one = codes_at(w, block, k);
@@ -119,8 +120,7 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& 
       for (int64_t line = 0; line < blocks_of(k); ++line, x += rows.n * Pairs::kNumbers) {
         __m512i columns[16];
         value_columns(one, line, k - line * 32, columns);
-        const __m512i* const only = columns;
-        all_rows<Pairs, 1, decltype(size)::value>(&only, groups, x, &out);
+        all_rows_here<Pairs, decltype(size)::value>(columns, groups, x, out);
       }
     }
   });

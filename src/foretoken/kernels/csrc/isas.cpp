@@ -127,7 +127,7 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
 // Whether an instruction set multiplies low-bit weights as the plain C++ does, bit for bit.
 [[maybe_unused]] bool agrees_on_codes(const Kernels* kernels) {
   const FlushSubnormals flush;
-  constexpr std::int64_t k = 150, most = 40;
+  constexpr std::int64_t k = 150, most = 40, blocks = 2;
   std::uint32_t state = 54321;
   auto next = [&] {
     state = state * 1664525u + 1013904223u;
@@ -135,10 +135,10 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
   };
   std::vector<float> x(static_cast<std::size_t>(most * k));
   for (auto& v : x) v = (static_cast<float>(next() % 4001) - 2000.0f) / static_cast<float>(1u << next() % 12);
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>((k + 31) / 32 * block_bytes(Format::int8)));
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(blocks * blocks_of(k) * block_bytes(Format::int8)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(next() % 255 - 127);  // of int8: -127 to 127
   for (Format format : {Format::mxfp4, Format::int8, Format::int4, Format::int3, Format::int2}) {
-    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_bytes(format, 64, k)));
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(blocks * scale_bytes(format, 64, k)));
     for (std::size_t i = 0; i < scales.size(); ++i) {  // powers of two, or floats and bf16 numbers of moderate size
       scales[i] = static_cast<std::uint8_t>(format == Format::mxfp4 ? 110 + next() % 30
                                             : format == Format::int8 ? (i % 4 == 3 ? 0x3c : next())
@@ -147,14 +147,14 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
     const Codes w{format, 64, codes.data(), scales.data()};
     for (Inputs inputs : {Inputs::bf16, Inputs::int8}) {
       for (std::int64_t n : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, most}) {
-        float tiles[2][most * kTile];
+        float tiles[2][most * blocks * kTile];
         const Kernels* both[2] = {kernels_generic(), kernels};
         for (int i = 0; i < 2; ++i) {
           std::vector<std::uint64_t> packed(both[i]->coded_bytes(inputs, n, k) / 8 + 1);
           both[i]->pack_coded(inputs, format, x.data(), k, 0, n, n, k, packed.data());
-          both[i]->linear_coded(inputs, w, 1, k, {packed.data(), n, 0, n}, {tiles[i], kTile});
+          both[i]->linear_coded(inputs, w, blocks, k, {packed.data(), n, 0, n}, {tiles[i], blocks * kTile});
         }
-        if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * kTile) * 4) != 0) return false;
+        if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * blocks * kTile) * 4) != 0) return false;
       }
     }
   }
@@ -193,6 +193,21 @@ const Kernels* kernels_amx() { return nullptr; }
 
 namespace {
 
+// Bytes of the first cache for data; 0 if the processor does not say.
+unsigned first_cache_bytes() {
+#if defined(__x86_64__)
+  for (unsigned leaf : {4u, 0x8000001du}) {  // Intel's, AMD's
+    for (unsigned i = 0; i < 8; ++i) {
+      unsigned a = 0, b = 0, c = 0, d = 0;
+      if (!__get_cpuid_count(leaf, i, &a, &b, &c, &d) || !(a & 31u)) break;
+      const bool data = (a & 31u) == 1u, first = (a >> 5 & 7u) == 1u;
+      if (data && first) return ((b >> 22) + 1) * ((b >> 12 & 0x3ffu) + 1) * ((b & 0xfffu) + 1) * (c + 1);
+    }
+  }
+#endif
+  return 0;
+}
+
 // The processor's register of rules for numbers: how to round, and what becomes of subnormal ones.
 #if defined(__x86_64__)
 constexpr unsigned kRounding = 0x6000u, kFlush = 0x8040u;  // kFlush: of results, of operands
@@ -213,6 +228,11 @@ void set_rules(unsigned) {}
 #endif
 
 }  // namespace
+
+bool first_cache_is_wide() {
+  static const bool wide = first_cache_bytes() >= 48u << 10;
+  return wide;
+}
 
 FlushSubnormals::FlushSubnormals() : before_(rules()) { set_rules((before_ & ~kRounding) | kFlush); }
 

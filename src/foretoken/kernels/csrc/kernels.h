@@ -16,6 +16,9 @@ enum class Format : int { bf16 = 0, fp16 = 1, fp32 = 2, mxfp4 = 3, int8 = 4, int
 inline bool is_float(Format format) { return format <= Format::fp32; }
 inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }  // of a number of a float format
 
+// Whether this processor's first cache for data holds 48 KiB or more: enough for weights that are fetched into it ahead.
+bool first_cache_is_wide();
+
 // What rows are rounded to before they meet low-bit weights. bf16: the weights are the bf16 numbers that their codes
 // mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare. fastest: for drafts; int8, or
 // bf16 where the instruction set is faster with it, which depends on the number of rows. Kernels never see it.

@@ -31,7 +31,7 @@ void values_block(const Codes& w, int64_t k, const PackedRows& rows, const Resul
     V16 values[32];
     block_values(w, block, k - block * 32, values);
     const float* x = static_cast<const float*>(rows.packed) + (block * rows.n + rows.from) * 32;
-    by_rows(rows.count(), [&](auto count, int64_t row) {
+    by_rows<kValueRows>(rows.count(), [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
       V16 even[N], odd[N];
       for (int r = 0; r < N; ++r) even[r] = odd[r] = set1(0.0f);

@@ -177,7 +177,7 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
 }
 #endif
 
-constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2, kCodeRows = 8;  // what fits into 32 registers
+constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2, kCodeRows = 4, kValueRows = 8, kCodeBlocks = 2;  // what fits into 32 registers
 constexpr int kRegister = 64;  // bytes
 
 }  // namespace

@@ -223,7 +223,7 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
   });
 }
 
-constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1, kCodeRows = 1;
+constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1, kCodeRows = 1, kValueRows = 1, kCodeBlocks = 1;
 constexpr int kRegister = 16;  // bytes
 
 }  // namespace
