@@ -43,20 +43,13 @@ struct Groups {
   }
 };
 
-// use(Size<N>) with the size of the first groups, so that a loop around them knows it.
+// use(Size<N>) with the size of the first groups, at most kMost, so that a loop around them knows it.
 template <int kMost, class Use>
 inline void by_size(const Groups& groups, const Use& use) {
-  static_assert(kMost <= 4);
-  if constexpr (kMost > 3) {
-    if (groups.size == 4) return use(Size<4>{});
-  }
-  if constexpr (kMost > 2) {
-    if (groups.size == 3) return use(Size<3>{});
-  }
   if constexpr (kMost > 1) {
-    if (groups.size == 2) return use(Size<2>{});
+    if (groups.size < kMost) return by_size<kMost - 1>(groups, use);
   }
-  use(Size<1>{});
+  use(Size<kMost>{});
 }
 
 // use(Size<N>, first row) for all rows, `kMost` or 2 at a time or one alone.

@@ -156,6 +156,7 @@ inline V16 round_bf16(V16 a) {  // finite numbers
 
 #if defined(__AVX512VNNI__)
 #define FORETOKEN_WIDE_DOT
+constexpr int kCodeRows = 4, kCodeBlocks = 2;  // of low-bit weights: rows at once, and blocks of outputs side by side
 // Signed bytes plus 128, as unsigned ones.
 inline Bytes flipped(Bytes a) { return {_mm512_xor_si512(a.x, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
 // sums + the products of four unsigned bytes with the four signed ones at x.
@@ -163,6 +164,7 @@ inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   return {_mm512_dpbusd_epi32(sums.x, w.x, _mm512_set1_epi32(*x))};
 }
 #else
+constexpr int kCodeRows = 8, kCodeBlocks = 1;
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline Bytes pair_dot(Bytes w, const std::int32_t* x) { return {_mm512_maddubs_epi16(w.x, _mm512_set1_epi32(*x))}; }
 inline Bytes plus_pairs(Bytes a, Bytes b) { return {_mm512_add_epi16(a.x, b.x)}; }
@@ -177,7 +179,7 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
 }
 #endif
 
-constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2, kCodeRows = 4, kValueRows = 8, kCodeBlocks = 2;  // what fits into 32 registers
+constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2, kValueRows = 8;  // what fits into 32 registers
 constexpr int kRegister = 64;  // bytes
 
 }  // namespace
