@@ -9,7 +9,8 @@ constexpr int64_t kBlock = 256;    // positions
 static_assert(kBlock <= kMostPlaces);
 // Numbers from one query's scores to the next's: 1,024 bytes would put all of them into the same few sets of the first cache.
 constexpr int64_t kScores = kBlock + 16;
-constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near
+constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near, at most
+constexpr int64_t kNearKeys = 16;  // the same in a wide first cache, for kernels without tiles
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
 constexpr int64_t kManyQueries = 16;  // from which on kernels with tiles take them
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
@@ -201,7 +202,7 @@ class Walk {
       any.to = std::max(any.to, seen(row).to);
     }
     if (any.empty()) return;
-    find(any, path(from));
+    find(any, path(from), a_.seen(from).to);
     any.from = any.from / 16 * 16;
     score(any, from, to);
     soften(from, to);
@@ -210,23 +211,38 @@ class Walk {
 
   Reader reader() const { return {*p_.segment, a_.layer, a_.shape.kv_heads * a_.head_bytes}; }
 
-  void find(Range any, const std::vector<int64_t>& path) {
+  // With the first keys of the next block, if there is one.
+  void find(Range any, const std::vector<int64_t>& path, int64_t to) {
     const void **keys = scratch_.keys.data(), **values = scratch_.values.data();
-    reader().find(base_ + any.from, base_ + any.to, path, keys + any.from, values + any.from);
+    next_ = any.to == kBlock ? std::clamp<int64_t>(to - base_ - kBlock, 0, keys_) : 0;
+    reader().find(base_ + any.from, base_ + any.to + next_, path, keys + any.from, values + any.from);
     for (int64_t i = any.from / 16 * 16; i < any.from; ++i) {  // before the window: any key will do, its score is not used
       keys[i] = keys[any.from];
       values[i] = values[any.from];
     }
   }
 
+  // Fetches bytes into the first cache (`kCache` 3) or the second (2).
+  template <int kCache>
+  static void will_use(const char* from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) {
+      __builtin_prefetch(from + line, 0, kCache);
+      __asm__ volatile("" : : "m"(from[line]));  // or gcc takes this for a function without effect
+    }
+  }
+
   // All heads of a row lie together: while one group of rows is used, the next is fetched in the order of addresses, a
   // share with each head.
-  void fetch(const std::vector<const void*>& rows, int64_t at, int64_t count, int64_t end, int64_t h) const {
-    const int64_t bytes = heads_ * a_.head_bytes, to = std::min(end, at + count * (h + 1) / heads_);
-    for (int64_t i = at + count * h / heads_; i < to; ++i) {
-      const char* row = static_cast<const char*>(rows[static_cast<std::size_t>(i)]) + p_.head * a_.head_bytes;
-      for (int64_t line = 0; line < bytes; line += 64) will_read(row + line);
+  template <int kCache>
+  void fetch(const std::vector<const void*>& rows, Range some, int64_t h) const {
+    const int64_t count = some.to - some.from;
+    for (int64_t i = some.from + count * h / heads_; i < some.from + count * (h + 1) / heads_; ++i) {
+      will_use<kCache>(of_head(rows, i, 0), heads_ * a_.head_bytes);
     }
+  }
+
+  void fetch_keys(Range some, int64_t h) const {
+    keys_ == kNearKeys ? fetch<3>(scratch_.keys, some, h) : fetch<2>(scratch_.keys, some, h);
   }
 
   void score(Range any, int64_t from, int64_t to) {
@@ -236,13 +252,14 @@ class Walk {
     for (int64_t h = 0; h < heads_; ++h) {
       a_.kernels.pack(format, query(first_query(h, from)), dim, 0, queries, queries, dim, packed_ + h * packed_each_);
     }
-    for (int64_t i = any.from; i < any.to; i += kKeys) {
-      const int64_t tiles = (std::min(any.to - i, kKeys) + kTile - 1) / kTile;
+    for (int64_t i = any.from; i < any.to; i += keys_) {
+      const int64_t tiles = (std::min(any.to - i, keys_) + kTile - 1) / kTile;
       for (int64_t h = 0; h < heads_; ++h) {
-        if (i + kKeys < any.to) {
-          fetch(scratch_.keys, i + kKeys, kKeys, any.to, h);
+        const int64_t next = i + keys_;
+        if (next < any.to) {
+          fetch_keys({next, std::min(any.to, next + keys_)}, h);
         } else {
-          fetch(scratch_.values, any.from, kStretch, any.to, h);
+          fetch<2>(scratch_.values, {any.from, std::min(any.to, any.from + kStretch)}, h);
         }
         const void* keys[kKeys];
         for (int64_t j = 0; j < tiles * kTile; ++j) {
@@ -281,7 +298,7 @@ class Walk {
     const bool few = (to - from) * a_.group < kManyQueries;
     if (a_.shape.cache != Format::bf16 || few || whole.empty()) return weigh(any, any.to, kStretch, from, to);
     weigh({any.from, whole.from}, any.to, kStretch, from, to);
-    weigh(whole, any.to, heads_ > 1 ? kKeys : kBlock, from, to);
+    weigh(whole, any.to, heads_ > 1 ? 2 * kStretch : kBlock, from, to);
     weigh({whole.to, any.to}, any.to, kStretch, from, to);
   }
 
@@ -290,9 +307,17 @@ class Walk {
     for (int64_t at = some.from / kStretch * kStretch; at < some.to; at += step) {
       const int64_t end = std::min(some.to, at + step);
       for (int64_t h = 0; h < heads_; ++h) {
-        fetch(scratch_.values, end, step, last, h);
+        if (end < last) {
+          fetch<2>(scratch_.values, {end, std::min(last, end + step)}, h);
+        } else {
+          fetch_keys({kBlock, kBlock + next_}, h);
+        }
         const void* values[kBlock];
-        for (int64_t i = std::max(at, some.from); i < end; ++i) values[i - at] = of_head(scratch_.values, i, h);
+        for (int64_t i = std::max(at, some.from); i < end; ++i) {
+          const char* value = of_head(scratch_.values, i, h);
+          values[i - at] = value;
+          if (h + 1 < heads_) will_use<3>(value + a_.head_bytes, a_.head_bytes);  // from the second cache into the first
+        }
         auto of = [&](int64_t row) {
           const Range all = seen(row);
           return Range{std::max(at, all.from), std::min(end, all.to)};
@@ -314,7 +339,9 @@ class Walk {
   const Piece& p_;
   const int64_t heads_, per_head_;  // queries of a key head
   Scratch& scratch_;
+  const int64_t keys_ = !a_.kernels.attend && first_cache_is_wide() ? kNearKeys : kKeys;
   int64_t base_ = 0;  // the block's first position
+  int64_t next_ = 0;  // keys of the next block that are fetched
   Part part_;
   int64_t packed_each_ = 0;  // bytes of a key head's packed queries
   char* packed_ = nullptr;
