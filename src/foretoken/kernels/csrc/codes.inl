@@ -28,9 +28,12 @@ class Fetching {
  public:
   static constexpr int64_t kBytes = foretoken::block_bytes(F);
 
-  explicit Fetching(int64_t rows) : first_(kBytes <= 256 || FORETOKEN_INT8_NEAR), ahead_(first_ ? FORETOKEN_CODES_AHEAD : rows > 1 ? 8 << 10 : 4 << 10) {}
+  explicit Fetching(int64_t rows)
+      : first_(kBytes <= 256 || FORETOKEN_INT8_NEAR),
+        ahead_(first_ ? FORETOKEN_CODES_AHEAD : rows > 1 ? 8 << 10 : 4 << 10) {}
 
   int64_t ahead() const { return ahead_; }  // bytes
+  // Always inlined: gcc 12 takes a function that only fetches for one without effect.
   [[gnu::always_inline]] void block(const std::uint8_t* later) const {
     if (kBytes <= 256 || first_) {
       for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(later + i, 0, 3);
@@ -252,6 +255,7 @@ void linear_scaled(const Codes& first, int64_t k, const PackedRows& rows, const 
     Ints power[B];
     side.fetch(block);
     side.load(block, columns);
+    // with three rows gcc finds registers for the columns only by moving sums out of theirs
     if constexpr (B > 1 && N == 3 && F != Format::int8) __asm__ volatile("" : : "r"(columns) : "memory");
     if constexpr (F == Format::mxfp4) {
       for (int b = 0; b < B; ++b) power[b] = exponents(side.w[b], block, 1);
@@ -453,6 +457,7 @@ void linear_coded(Inputs inputs, const Codes& w, int64_t blocks, int64_t k, cons
   if (inputs == Inputs::bf16) return linear_values(w, blocks, k, rows, results);
   clear(blocks, rows.count(), results);
   int64_t block = 0;
+  // fewer rows wait for memory, and lose by two streams of it
   if (kCodeBlocks > 1 && inputs == Inputs::int8 && rows.count() > 4 && foretoken::first_cache_is_wide()) {
     for (; block + kCodeBlocks <= blocks; block += kCodeBlocks) {
       linear_int8<kCodeBlocks>(codes_at(w, block, k), k, rows, results.block(block));

@@ -256,7 +256,9 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
 }
 #endif
 
-constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2, kBlocks = 1, kCodeRows = 2, kValueRows = 2, kCodeBlocks = 1;  // what fits into 16 registers
+// what fits into 16 registers
+constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2, kBlocks = 1;
+constexpr int kCodeRows = 2, kValueRows = 2, kCodeBlocks = 1;  // of low-bit weights
 constexpr int kRegister = 32;  // bytes
 
 }  // namespace
