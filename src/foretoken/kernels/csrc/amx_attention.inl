@@ -67,8 +67,8 @@ void multiply_groups(Tiles<true>& tiles, const char* rows, const char* weights, 
 void fetch_places(const Places& places, int64_t from, int64_t to) {
   for (int64_t i = from; i < std::min(to, places.count); ++i) {
     for (int64_t line = 0; line < places.bytes; line += 64) {
-      foretoken::will_read(static_cast<const char*>(places.keys[i]) + line);
-      foretoken::will_read(static_cast<const char*>(places.values[i]) + line);
+      foretoken::will_use<2>(static_cast<const char*>(places.keys[i]) + line);
+      foretoken::will_use<2>(static_cast<const char*>(places.values[i]) + line);
     }
   }
 }

@@ -92,9 +92,9 @@ void Plan::attend(int64_t index, const Rows& rows) {
       at_least(scratch.partial, 2 * size);
       float *so_far = scratch.partial.data(), *part = so_far + size;
       Walk walk(attention, p, scratch);
-      walk.compute(p.block, so_far);
+      walk.compute(p.block, so_far, p.block + 1 < p.block_to);
       for (int64_t block = p.block + 1; block < p.block_to; ++block) {
-        walk.compute(block, part);
+        walk.compute(block, part, block + 1 < p.block_to);
         attention.add(p, so_far, part);
       }
       attention.finish(p, so_far);
@@ -124,7 +124,7 @@ void Plan::attend(int64_t index, const Rows& rows) {
     const Task& task = tasks[static_cast<std::size_t>(i)];
     Walk walk(attention, piece_at(task.piece), scratch_of(thread));
     for (int64_t block = task.block, at = task.at; block < task.block_to; ++block) {
-      walk.compute(block, partials_.data() + at);
+      walk.compute(block, partials_.data() + at, block + 1 < task.block_to);
       at += attention.part_size(piece_at(task.piece));
     }
   });

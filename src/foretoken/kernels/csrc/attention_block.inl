@@ -108,9 +108,10 @@ class Walk {
     gather();
   }
 
-  // What a block gives, into `part`.
-  void compute(int64_t block, float* part) {
+  // What a block gives, into `part`. more: whether the next block will be computed here, too.
+  void compute(int64_t block, float* part, bool more) {
     base_ = block * kBlock;
+    more_ = more;
     part_ = Part(part, a_.queries(p_));
     if (a_.attends(per_head_) && all_see_all()) return attend();
     std::memset(part_.sums, 0, static_cast<std::size_t>(per_head_ * heads_) * 4);
@@ -172,7 +173,7 @@ class Walk {
   // All rows, all of which see the whole block. Places of the next one are fetched meanwhile, a share with each head.
   void attend() {
     const Reader reader = this->reader();
-    const int64_t more = std::clamp<int64_t>(a_.seen(p_.from).to - base_ - kBlock, 0, kBlock);
+    const int64_t more = more_ ? std::clamp<int64_t>(a_.seen(p_.from).to - base_ - kBlock, 0, kBlock) : 0;
     reader.find(base_, base_ + kBlock + more, path(p_.from), scratch_.keys.data(), scratch_.values.data());
     const void *keys[2 * kBlock], *values[2 * kBlock];
     for (int64_t i = kBlock; i < kBlock + more; ++i) {
@@ -214,20 +215,11 @@ class Walk {
   // With the first keys of the next block, if there is one.
   void find(Range any, const std::vector<int64_t>& path, int64_t to) {
     const void **keys = scratch_.keys.data(), **values = scratch_.values.data();
-    next_ = any.to == kBlock ? std::clamp<int64_t>(to - base_ - kBlock, 0, keys_) : 0;
+    next_ = more_ && any.to == kBlock ? std::clamp<int64_t>(to - base_ - kBlock, 0, keys_) : 0;
     reader().find(base_ + any.from, base_ + any.to + next_, path, keys + any.from, values + any.from);
     for (int64_t i = any.from / 16 * 16; i < any.from; ++i) {  // before the window: any key will do, its score is not used
       keys[i] = keys[any.from];
       values[i] = values[any.from];
-    }
-  }
-
-  // Fetches bytes into the first cache (`kCache` 3) or the second (2).
-  template <int kCache>
-  static void will_use(const char* from, int64_t bytes) {
-    for (int64_t line = 0; line < bytes; line += 64) {
-      __builtin_prefetch(from + line, 0, kCache);
-      __asm__ volatile("" : : "m"(from[line]));  // or gcc takes this for a function without effect
     }
   }
 
@@ -242,7 +234,7 @@ class Walk {
   }
 
   void fetch_keys(Range some, int64_t h) const {
-    keys_ == kNearKeys ? fetch<3>(scratch_.keys, some, h) : fetch<2>(scratch_.keys, some, h);
+    near_ ? fetch<3>(scratch_.keys, some, h) : fetch<2>(scratch_.keys, some, h);
   }
 
   void score(Range any, int64_t from, int64_t to) {
@@ -316,7 +308,7 @@ class Walk {
         for (int64_t i = std::max(at, some.from); i < end; ++i) {
           const char* value = of_head(scratch_.values, i, h);
           values[i - at] = value;
-          if (h + 1 < heads_) will_use<3>(value + a_.head_bytes, a_.head_bytes);  // from the second cache into the first
+          if (near_ && h + 1 < heads_) will_use<3>(value + a_.head_bytes, a_.head_bytes);  // it lies in the second cache
         }
         auto of = [&](int64_t row) {
           const Range all = seen(row);
@@ -339,8 +331,10 @@ class Walk {
   const Piece& p_;
   const int64_t heads_, per_head_;  // queries of a key head
   Scratch& scratch_;
-  const int64_t keys_ = !a_.kernels.attend && first_cache_is_wide() ? kNearKeys : kKeys;
+  const bool near_ = !a_.kernels.attend && first_cache_is_wide();  // whether the first cache is used for what comes next
+  const int64_t keys_ = near_ ? kNearKeys : kKeys;
   int64_t base_ = 0;  // the block's first position
+  bool more_ = false;
   int64_t next_ = 0;  // keys of the next block that are fetched
   Part part_;
   int64_t packed_each_ = 0;  // bytes of a key head's packed queries

@@ -4,7 +4,7 @@
 //
 //   M::Number, M::kNumbers    what a row's 32 packed inputs are: kNumbers Numbers
 //   M::arranged(line)         a line of weights, with the pairs that `multiply` wants
-//   M::column(i)              which column is multiplied i-th
+//   M::nth(i)                 which column is multiplied i-th
 //   M::multiply(t, column, x, even, odd)
 //                             adds the products of column t and a row's inputs x to the sums that they belong to
 
@@ -17,15 +17,16 @@ inline int64_t next_rows(const void* const* weights) {
   return (static_cast<const char*>(weights[15]) - static_cast<const char*>(weights[0])) / 15 * 16;
 }
 
+constexpr int64_t kLongRow = 24;  // lines; shorter rows are keys, which attention fetches itself
+
 // Fetches one line ahead for 16 rows of `blocks` lines, of which `block` is being read: the i-th call of 16. Four
 // lines of a row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next`
-// bytes away. Short rows are keys, which attention fetches itself. (Always inlined: gcc 12 takes a function that only
-// fetches for one without effect, and leaves out its calls.)
-[[gnu::always_inline]] inline void fetch_ahead(const void* const* weights, int i, int64_t block, int64_t blocks, int64_t next) {
+// bytes away.
+inline void fetch_ahead(const void* const* weights, int i, int64_t block, int64_t blocks, int64_t next) {
   constexpr int64_t kLines = 8;
   const int64_t row = (block & 3) * 4 + i / 4, line = (block & ~int64_t{3}) + kLines + (i & 3);
   const int64_t past = line < blocks ? 0 : next - blocks * 64;
-  _mm_prefetch(static_cast<const char*>(weights[row]) + line * 64 + past, _MM_HINT_T0);
+  foretoken::will_use<3>(static_cast<const char*>(weights[row]) + line * 64 + past);
 }
 
 // 32 numbers of a weight's row, with zeros behind its end.
@@ -38,11 +39,11 @@ inline __m512i load_line(const void* row, int64_t block, int64_t rest) {
 // Repacked weights are fetched so many bytes ahead, into the first cache if that is wide enough, or into the second.
 struct Near {
   static constexpr int64_t kAhead = 4 << 10;
-  [[gnu::always_inline]] static void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
+  static void fetch(const char* at) { foretoken::will_use<3>(at); }
 };
 struct Far {
   static constexpr int64_t kAhead = 8 << 10;
-  [[gnu::always_inline]] static void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
+  static void fetch(const char* at) { foretoken::will_use<2>(at); }
 };
 struct Nothing {
   static void fetch(const char*) {}
@@ -59,10 +60,10 @@ template <class M, int B, int N, class Fetch>
   }
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    const int t = M::column(i);
+    const int t = M::nth(i);
     __m512i column[B];
     for (int b = 0; b < B; ++b) {
-      column[b] = _mm512_load_si512(columns[b] + t);
+      column[b] = _mm512_loadu_si512(columns[b] + t);
       Fetch::fetch(later[b] + i * 64);
     }
     for (int n = 0; n < N; ++n) {
@@ -103,8 +104,8 @@ template <class M, int B, int N, class Fetch = Nothing>
 template <class M, int N>
 [[gnu::always_inline]] inline void all_rows_here(const __m512i* columns, const Groups& groups, const typename M::Number* x,
                                                  const Results& results) {
-  const char* const nothing = nullptr;
-  all_rows<M, 1, N>(&columns, &nothing, groups, x, &results);
+  const char* const not_fetched = reinterpret_cast<const char*>(columns);
+  all_rows<M, 1, N>(&columns, &not_fetched, groups, x, &results);
 }
 
 // The first row's inputs; those of the next 32 lie `rows.n` rows behind them.
@@ -116,6 +117,7 @@ inline const typename M::Number* first_of(const PackedRows& rows) {
 template <class M>
 void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t lines = padded(k, 32) / 32, all = rows.n * M::kNumbers;
+  const bool fetches = lines >= kLongRow && foretoken::first_cache_is_wide();  // others gain nothing by it
   const Groups groups(rows.count(), kMostRows);
   clear(blocks, rows.count(), results);
   by_size<kMostRows>(groups, [&](auto size) {
@@ -123,7 +125,6 @@ void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const 
       const void* const* here = weights + block * kTile;
       const Results out = results.block(block);
       const int64_t next = next_rows(here);
-      const bool fetches = lines >= 24 && foretoken::first_cache_is_wide();
       const typename M::Number* x = first_of<M>(rows);
       for (int64_t line = 0; line < lines; ++line, x += all) {
         __m512i columns[16];

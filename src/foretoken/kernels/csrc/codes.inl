@@ -33,13 +33,9 @@ class Fetching {
         ahead_(first_ ? FORETOKEN_CODES_AHEAD : rows > 1 ? 8 << 10 : 4 << 10) {}
 
   int64_t ahead() const { return ahead_; }  // bytes
-  // Always inlined: gcc 12 takes a function that only fetches for one without effect.
-  [[gnu::always_inline]] void block(const std::uint8_t* later) const {
-    if (kBytes <= 256 || first_) {
-      for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(later + i, 0, 3);
-    } else {
-      for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(later + i, 0, 2);
-    }
+  void block(const std::uint8_t* later) const {
+    const char* at = reinterpret_cast<const char*>(later);
+    kBytes <= 256 || first_ ? foretoken::will_use<3>(at, kBytes) : foretoken::will_use<2>(at, kBytes);
   }
 
  private:
@@ -261,11 +257,11 @@ void linear_scaled(const Codes& first, int64_t k, const PackedRows& rows, const 
       for (int b = 0; b < B; ++b) power[b] = exponents(side.w[b], block, 1);
     }
     groups.each<N>([&](auto size, int64_t row) {
-      constexpr int kRows = decltype(size)::value;
-      Ints sums[B][kRows];
+      constexpr int kSome = decltype(size)::value;
+      Ints sums[B][kSome];
       const Block* x = inputs_of(rows, block) + row;
-      dots<F, B, kRows>(columns, x, sums);
-      for (int r = 0; r < kRows; ++r) {
+      dots<F, B, kSome>(columns, x, sums);
+      for (int r = 0; r < kSome; ++r) {
         for (int b = 0; b < B; ++b) {
           float* out = side.results[b].at(row + r);
           V16 scale = set1(x[r].scale);
@@ -305,29 +301,29 @@ void linear_grouped(const Codes& first, int64_t k, const PackedRows& rows, const
     Bytes kept[kKeeps ? kMostKept : 1][B][8];
     for (int64_t block = from; kKeeps && block < end; ++block) side.load(block, kept[block - from]);
     groups.each<N>([&](auto size, int64_t row) {
-      constexpr int kRows = decltype(size)::value;
-      V16 products[B][kRows];
-      float inputs[kRows] = {};
+      constexpr int kSome = decltype(size)::value;
+      V16 products[B][kSome];
+      float inputs[kSome] = {};
       for (int b = 0; b < B; ++b) {
-        for (int r = 0; r < kRows; ++r) products[b][r] = set1(0.0f);
+        for (int r = 0; r < kSome; ++r) products[b][r] = set1(0.0f);
       }
       for (int64_t block = from; block < end; ++block) {
-        Ints sums[B][kRows];
+        Ints sums[B][kSome];
         const Block* x = inputs_of(rows, block) + row;
         if (row == 0) side.fetch(block);
         if constexpr (kKeeps) {
-          dots<F, B, kRows>(kept[block - from], x, sums);
+          dots<F, B, kSome>(kept[block - from], x, sums);
         } else {
           Bytes columns[B][8];
           side.load(block, columns);
-          dots<F, B, kRows>(columns, x, sums);
+          dots<F, B, kSome>(columns, x, sums);
         }
-        for (int r = 0; r < kRows; ++r) {
+        for (int r = 0; r < kSome; ++r) {
           for (int b = 0; b < B; ++b) products[b][r] = fma(to_floats(sums[b][r]), set1(x[r].scale), products[b][r]);
           inputs[r] += x[r].sum;
         }
       }
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kSome; ++r) {
         for (int b = 0; b < B; ++b) {
           float* out = side.results[b].at(row + r);
           store(out, fma(scale[b], fma(minus_zero[b], set1(inputs[r]), products[b][r]), load(out)));

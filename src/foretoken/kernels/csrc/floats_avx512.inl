@@ -6,7 +6,7 @@ struct Floats {  // a pair's two inputs are widened, and multiplied one after th
   static constexpr int64_t kNumbers = 32;
 
   static __m512i arranged(__m512i line) { return line; }
-  static constexpr int column(int i) { return i; }
+  static constexpr int nth(int i) { return i; }
 
   static void multiply(int t, __m512i column, const float* x, __m512* even, __m512* odd) {
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));

@@ -46,7 +46,7 @@ struct Pairs {  // two steps of a sum at once
 
   // Columns 0, 1, 4, 5, ... are pairs of even inputs; 2, 3, 6, 7, ... of odd ones. Both sums in turn: an instruction waits
   // six cycles for the last one of its sum.
-  static constexpr int column(int i) { return (i & ~3) | (i & 1) << 1 | (i & 2) >> 1; }
+  static constexpr int nth(int i) { return (i & ~3) | (i & 1) << 1 | (i & 2) >> 1; }
 
   static void multiply(int t, __m512i column, const std::int32_t* x, __m512* even, __m512* odd) {
     __m512* sum = t & 2 ? odd : even;

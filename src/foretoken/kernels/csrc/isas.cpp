@@ -59,12 +59,12 @@ const Machine& machine() {
 
 #endif
 
-// The same of weights in the instruction set's own layout: two blocks, with as many inputs as it takes.
+// The same of weights in the instruction set's own layout: three blocks, with as many inputs as it takes.
 [[maybe_unused]] bool agrees_repacked(const Kernels* kernels, const std::uint16_t* weights, const float* x,
                                       std::int64_t n, std::int64_t stride) {
-  constexpr std::int64_t k = 128, blocks = 2;
+  constexpr std::int64_t k = 128, blocks = 3;
   const void* rows[blocks * kTile];
-  for (std::int64_t i = 0; i < blocks * kTile; ++i) rows[i] = weights + i * k;
+  for (std::int64_t i = 0; i < blocks * kTile; ++i) rows[i] = weights + i % (2 * kTile) * k;
   alignas(64) char own[blocks * kTile * k * 2];
   for (std::int64_t i = 0; i < blocks; ++i) kernels->repack(rows + i * kTile, k, own + i * kTile * k * 2);
   std::vector<float> expected(static_cast<std::size_t>(blocks * n * kTile)), got(expected.size());
@@ -108,7 +108,7 @@ const Machine& machine() {
     // one behind the other, or at unequal distances, as keys may lie
     for (std::int64_t i = 0; i < kTile; ++i) rows[i] = weights.data() + (round % 2 ? i + i * i % 7 : i) * k;
     const Kernels* both[2] = {kernels_generic(), kernels};
-    for (std::int64_t n : {most, std::int64_t{24}}) {  // which AMX multiplies in two ways
+    for (std::int64_t n : {most, std::int64_t{24}, std::int64_t{5}, std::int64_t{1}}) {  // which is multiplied in several ways
       float tiles[2][most * kTile];
       for (int i = 0; i < 2; ++i) {
         std::vector<std::uint64_t> packed(both[i]->packed_bytes(Format::bf16, n, k) / 8 + 1);

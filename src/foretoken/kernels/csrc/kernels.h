@@ -88,8 +88,8 @@ struct PackedRows {
 // Where a linear kernel writes: row after row, `stride` numbers apart, 16 numbers of each block. Of many rows, tile after
 // tile: 16 lines of 16 numbers, a block's tiles of all rows behind each other; the last may have lines of no row.
 struct Results {
-  float* to;
-  std::int64_t stride;
+  float* to = nullptr;
+  std::int64_t stride = 0;
   std::int64_t block_stride = kTile, group_stride = 16 * stride;
   bool tiled = false;
 
@@ -109,10 +109,16 @@ struct Results {
 // What `attend` takes at most: places, and numbers of a key.
 constexpr std::int64_t kMostPlaces = 256, kWidestKey = 256;
 
-// Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
-inline void will_read(const char* at) {
-  __builtin_prefetch(at, 0, 2);
-  __asm__ volatile("" : : "r"(at));
+// Fetches the line that holds a byte, into the first cache (`kCache` 3) or the second (2). gcc 12 takes a function that only
+// fetches for one without effect, and leaves out its calls: the empty statement keeps it from that.
+template <int kCache>
+inline void will_use(const char* at) {
+  __builtin_prefetch(at, 0, kCache);
+  __asm__ volatile("" : : "m"(*at));
+}
+template <int kCache>
+inline void will_use(const char* from, std::int64_t bytes) {
+  for (std::int64_t line = 0; line < bytes; line += 64) will_use<kCache>(from + line);
 }
 
 // Where keys and values of some positions lie, of so many bytes each.
@@ -160,7 +166,7 @@ struct Kernels {
                  const Results&);
 
   // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are
-  // copied anyway: what `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as
+  // copied anyway, from a multiple of 64 bytes on: what `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as
   // they lie are as good.
   void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
   // Rows for `linear_repacked`: as many bytes as `pack` fills. Null where `pack` does it.
