@@ -42,6 +42,8 @@ def random_published_mixture(
         mlp_bias=False,
         qk_norm=False,
     )
+    width = 2 * c.num_kv_heads * c.head_dim  # of which each head of the observer has an even share
+    heads = next(count for count in range(c.num_heads, 0, -1) if width % (2 * count) == 0)
     config = PublishedMixture(
         method=MOA_SPEC,
         fingerprint="",
@@ -52,8 +54,8 @@ def random_published_mixture(
         num_heads=c.num_heads,
         kv_heads=1,
         intermediate_size=max(sizes),
-        observer_heads=c.num_heads,
-        observer_kv_heads=c.num_heads // 2,
+        observer_heads=heads,
+        observer_kv_heads=heads // 2 if heads % 2 == 0 else heads,
         observer_intermediate_size=96,
         layers=(),
         own=own,
