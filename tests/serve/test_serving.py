@@ -231,7 +231,7 @@ def test_who_is_left_when_the_server_ends_is_told(served: Served) -> None:
     with ThreadPoolExecutor(2) as pool:
         whole = pool.submit(served.ask, "/v1/completions", body)
         streamed = pool.submit(served.ask, "/v1/completions", {**body, "stream": True})
-        until(lambda: len(served.server.worker.running) >= 2)
+        until(lambda: len(served.server.worker.running) == 2)
         served.server.stop()
         assert whole.result().status == 503
         assert whole.result().error["message"].startswith("the server is about to end")

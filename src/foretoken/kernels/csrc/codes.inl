@@ -33,9 +33,10 @@ class Fetching {
         ahead_(first_ ? FORETOKEN_CODES_AHEAD : rows > 1 ? 8 << 10 : 4 << 10) {}
 
   int64_t ahead() const { return ahead_; }  // bytes
-  void block(const std::uint8_t* later) const {
-    const char* at = reinterpret_cast<const char*>(later);
-    kBytes <= 256 || first_ ? foretoken::will_use<3>(at, kBytes) : foretoken::will_use<2>(at, kBytes);
+  // The block that lies so far behind one. past: bytes that are passed over besides.
+  void behind(const std::uint8_t* block, int64_t past = 0) const {
+    const char* later = reinterpret_cast<const char*>(block) + ahead_ + past;
+    first_ ? foretoken::will_use<3>(later, kBytes) : foretoken::will_use<2>(later, kBytes);
   }
 
  private:
@@ -230,8 +231,8 @@ class Side {
   // Fetches what will be read later, while block `block` is used. Behind the last one come those of the next B blocks of
   // outputs.
   [[gnu::always_inline]] void fetch(int64_t block) const {
-    const int64_t later = block * kBytes + fetching_.ahead(), all = blocks_ * kBytes, past = later < all ? 0 : (B - 1) * all;
-    for (int b = 0; b < B; ++b) fetching_.block(w[b].codes + later + past);
+    const int64_t at = block * kBytes, all = blocks_ * kBytes, past = at + fetching_.ahead() < all ? 0 : (B - 1) * all;
+    for (int b = 0; b < B; ++b) fetching_.behind(w[b].codes + at, past);
   }
 
   Codes w[B];
@@ -381,8 +382,7 @@ template <Format F>
 inline void values_as(const Codes& w, int64_t block, int64_t left, V16 values[32]) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
   const std::uint8_t* at = w.codes + block * kBytes;
-  const Fetching<F> fetching(1);
-  fetching.block(at + fetching.ahead());
+  Fetching<F>(1).behind(at);
   Bytes columns[8];
   unpack<F>(at, columns);
   V16 scale, zero = set1(0.0f);

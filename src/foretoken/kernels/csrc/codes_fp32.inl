@@ -18,7 +18,7 @@ void linear_fp32(const Codes& w, int64_t k, const PackedRows& rows, const Result
   const Fetching<Format::mxfp4> fetching(rows.count());
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     const std::uint8_t* at = w.codes + block * 256;
-    fetching.block(at + fetching.ahead());
+    fetching.behind(at);
     V16 values[32];
     for (int c = 0; c < 4; ++c) {
       const Ints lanes = load_ints(at + 64 * c);

@@ -20,8 +20,8 @@ struct Size {
   static constexpr int value = N;
 };
 
-// Rows, one at least, in groups that are multiplied at once, of at most so many, and as even as possible: a row alone would wait for
-// its own sums.
+// Rows, one at least, in groups that are multiplied at once, of at most so many, and as even as possible: a row alone would
+// wait for its own sums.
 struct Groups {
   int64_t size, large, small;  // of the first groups; how many of those; how many later ones, which have a row less
 

@@ -74,8 +74,7 @@ inline void mxfp4_columns(const Codes& w, int64_t block, __m512i columns[16]) {
       0, 0x5d00, 0x5d80, 0x5dc0, 0x5e00, 0x5e40, 0x5e80, 0x5ec0, 0, 0xdd00, 0xdd80, 0xddc0, 0xde00, 0xde40, 0xde80, 0xdec0};
   const __m512i table = _mm512_load_si512(kValues);
   const std::uint8_t* at = w.codes + block * 256;
-  const Fetching<Format::mxfp4> fetching(1);
-  fetching.block(at + fetching.ahead());
+  Fetching<Format::mxfp4>(1).behind(at);
   const __m512i power = _mm512_sub_epi32(
       _mm512_set1_epi32(60 + 127), load_small(static_cast<const std::uint8_t*>(w.scales) + block * kTile).x);
   const __m512i lower = _mm512_maskz_slli_epi32(kAll, power, 7);

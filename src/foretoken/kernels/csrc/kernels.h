@@ -166,8 +166,8 @@ struct Kernels {
                  const Results&);
 
   // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are
-  // copied anyway, from a multiple of 64 bytes on: what `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as
-  // they lie are as good.
+  // copied anyway, from a multiple of 64 bytes on: what `linear` would shuffle each time is shuffled once. The sums are
+  // the same. Null where rows as they lie are as good.
   void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
   // Rows for `linear_repacked`: as many bytes as `pack` fills. Null where `pack` does it.
   void (*pack_repacked)(const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,

@@ -42,8 +42,8 @@ template <int Q>
 // All queries, and kPairPlaces places.
 void weigh_whole(const float* weights, int64_t stride, int64_t queries, const void* const* values, int64_t width,
                  float* out) {
-  const Groups groups(queries, 4);
-  by_size<4>(groups, [&](auto size) {
+  const Groups groups(queries, kMostRows);
+  by_size<kMostRows>(groups, [&](auto size) {
     groups.each<decltype(size)::value>([&](auto count, int64_t q) {
       constexpr int kSome = decltype(count)::value;
       alignas(64) std::int32_t pairs[kSome][16];

@@ -6,11 +6,13 @@ void soften(Format values, float* scores, int64_t from, int64_t to, float scale,
   const V16 never = set1(-__builtin_inff()), by = set1(scale);
   V16 best = never;
   const int64_t first = from / 16 * 16;
-  auto seen_from = [&](int64_t i) { return i < from ? static_cast<int>(from - i) : 0; };
-  auto seen_to = [&](int64_t i) { return to - i < 16 ? static_cast<int>(to - i) : 16; };
+  // Of 16 numbers from i on, those that are seen, and others in place of the rest.
+  auto seen = [&](V16 numbers, V16 others, int64_t i) {
+    if (i >= from && to - i >= 16) return numbers;
+    return keep(numbers, others, i < from ? static_cast<int>(from - i) : 0, to - i < 16 ? static_cast<int>(to - i) : 16);
+  };
   for (int64_t i = first; i < to; i += 16) {
-    V16 scaled = mul(load(scores + i), by);
-    if (i < from || to - i < 16) scaled = keep(scaled, never, seen_from(i), seen_to(i));
+    const V16 scaled = seen(mul(load(scores + i), by), never, i);
     store(scores + i, scaled);
     best = max(best, scaled);
   }
@@ -18,8 +20,7 @@ void soften(Format values, float* scores, int64_t from, int64_t to, float scale,
   const V16 shift = set1(*top);
   V16 sums = set1(0.0f);
   for (int64_t i = first; i < to; i += 16) {
-    V16 weight = exponential_of_small(sub(load(scores + i), shift));
-    if (i < from || to - i < 16) weight = keep(weight, set1(0.0f), seen_from(i), seen_to(i));
+    const V16 weight = seen(exponential_of_small(sub(load(scores + i), shift)), set1(0.0f), i);
     store(scores + i, values == Format::bf16 ? round_bf16(weight) : weight);
     sums = add(sums, weight);
   }
