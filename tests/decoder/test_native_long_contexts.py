@@ -41,7 +41,7 @@ def test_many_rows_in_long_contexts_are_the_reference_s(dtype: torch.dtype) -> N
             expect_after_a_prefix(reference, length, list(range(-1, 36)))
 
 
-# AMX attends in one go to blocks that many rows see whole, if heads have a multiple of 32 numbers.
+# AMX and AVX-512 BF16 attend in one go to blocks that several rows see whole, if heads have a multiple of 32 numbers.
 
 
 def test_as_many_rows_as_go_at_once_are_the_reference_s() -> None:
@@ -58,6 +58,14 @@ def test_whole_blocks_behind_a_window_are_the_reference_s(head_dim: int) -> None
     reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=head_dim, **changes)
     for rows in (10, 37):
         expect_after_a_prefix(reference, 1100, list(range(-1, rows - 1)))
+
+
+@pytest.mark.parametrize("rows", [4, 5, 9, 23])
+def test_key_heads_that_are_taken_some_after_the_others_are_the_reference_s(rows: int) -> None:
+    # five key heads, of which two are fetched together; 16, 20, 36 and 92 queries of each; blocks for several threads
+    heads = {"num_attention_heads": 20, "num_key_value_heads": 5, "head_dim": 96}
+    reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
+    expect_after_a_prefix(reference, 1400, list(range(-1, rows - 1)))
 
 
 @pytest.mark.parametrize("length", [255, 256, 300, 520])
@@ -87,7 +95,7 @@ def test_many_rows_in_stacked_views_are_the_reference_s() -> None:
 @pytest.mark.parametrize("scale", [30.0, 1e4, 1e30])
 def test_attention_that_is_nearly_all_on_one_key_is_the_reference_s(scale: float, dtype: torch.dtype) -> None:
     # weights that vanish, blocks of which nothing is left, scores that overflow
-    # one after the other, and many on the tiles of AMX
+    # one after the other, and many in one go
     for head_dim, rows in ((16, 2), (32, 30)):
         reference = reference_of(dtype, num_hidden_layers=1, head_dim=head_dim)
         expect_after_a_prefix(reference, 520, list(range(-1, rows - 1)), scale=scale, numbers_only=scale < 1e5)

@@ -63,7 +63,7 @@ constexpr int64_t kMxfp4Rows = 4;  // from which on a tile's products cost less 
 constexpr foretoken::ManyRows kMany{kFewRows, 512, 32, 1 << 20};  // the last: half of the second cache
 
 constexpr foretoken::Kernels tiles_table(const char* name) {
-  return table_of(name, 16, kMany, kMxfp4Rows, repack, pack_values, linear_repacked, weigh_by_tiles, attend, pack_step);
+  return table_of(name, 16, kMany, kMxfp4Rows, repack, pack_values, linear_repacked, weigh_by_tiles, attend, 16, pack_step);
 }
 
 }  // namespace

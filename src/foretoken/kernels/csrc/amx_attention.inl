@@ -18,40 +18,10 @@ struct alignas(64) AttentionRoom {
   float outs[kAttended * 16 * kWidest];  // where queries are lacking
 };
 
-AttentionRoom& attention_room() {
-  static thread_local AttentionRoom room;
-  return room;
-}
-
 // The tiles of each 16 keys lie behind each other.
 void put_keys(const void* const* keys, int64_t places, int64_t width, char* tile) {
   for (int64_t at = 0; at < places; at += 16) {
     for (int64_t step = 0; step < width / 32; ++step, tile += kTileBytes) put_rows(keys + at, step, width, tile);
-  }
-}
-
-// As `soften`, of all places; the weights as lines of tiles.
-void soften_whole(const float* scores, int64_t queries, int64_t places, float scale, float* tops, float* sums,
-                  std::uint16_t* lines) {
-  const V16 by = set1(scale);
-  for (int64_t q = 0; q < queries; ++q) {
-    V16 best = set1(-__builtin_inff());
-    for (int64_t i = 0; i < places; i += 16) best = max(best, mul(load(scores + q * kApart + i), by));
-    tops[q] = largest(best);
-  }
-  for (int64_t q = 0; q < queries; ++q) {
-    const V16 shift = set1(tops[q]);
-    V16 total = set1(0.0f);
-    auto weight = [&](int64_t i) {
-      const V16 found = exponential_of_small(sub(mul(load(scores + q * kApart + i), by), shift));
-      total = add(total, found);
-      return found;
-    };
-    for (int64_t i = 0; i < places; i += kPlaces) {
-      const V16 first = weight(i), second = weight(i + 16);
-      round_line(first, second, lines + (i / kPlaces * 16 + q) * kPlaces);
-    }
-    sums[q] = sum(total);
   }
 }
 
@@ -64,31 +34,30 @@ void multiply_groups(Tiles<true>& tiles, const char* rows, const char* weights, 
   }
 }
 
-void fetch_places(const Places& places, int64_t from, int64_t to) {
-  for (int64_t i = from; i < std::min(to, places.count); ++i) {
-    for (int64_t line = 0; line < places.bytes; line += 64) {
-      foretoken::will_use<2>(static_cast<const char*>(places.keys[i]) + line);
-      foretoken::will_use<2>(static_cast<const char*>(places.values[i]) + line);
-    }
-  }
-}
-
 void attend(const Places& seen, const Places& next, const Queries& queries) {
-  AttentionRoom& room = attention_room();
+  AttentionRoom& room = own_room<AttentionRoom>();
   const int64_t width = queries.width, steps = width / 32, blocks = width / 16;
-  put_keys(seen.keys, seen.count, width, room.keys[0]);
-  put_values(seen.values, seen.count, width, room.values[0]);
+  const void *keys[kMostPlaces], *values[kMostPlaces];
+  for (int64_t i = 0; i < seen.count; ++i) {
+    keys[i] = seen.key(i);
+    values[i] = seen.value(i);
+  }
+  put_keys(keys, seen.count, width, room.keys[0]);
+  put_values(values, seen.count, width, room.values[0]);
   Tiles<true> tiles(16);
   auto some = [&](auto kGroups, int64_t from) {  // queries
     constexpr int64_t kAll = kGroups.value * 16;
     const int64_t count = std::min(kAll, queries.count - from);
     const char* rows = static_cast<const char*>(queries.packed) + from / 16 * steps * kTileBytes;
     multiply_groups<kGroups.value>(tiles, rows, room.keys[0], seen.count / 16, steps, {room.scores[0], kApart});
-    for (int64_t q = 0; q < count; q += 16) {
-      soften_whole(room.scores[q], std::min<int64_t>(16, count - q), seen.count, queries.scale,
-                   queries.tops + from + q, queries.sums + from + q, room.weights[0][0][0] + q * seen.count);
+    for (int64_t first = 0; first < count; first += 16) {  // queries
+      std::uint16_t* tiles_of = room.weights[0][0][0] + first * seen.count;
+      soften_whole(room.scores[first], kApart, std::min<int64_t>(16, count - first), seen.count, queries.scale,
+                   queries.found.tops + from + first, queries.found.sums + from + first, [&](int64_t q, int64_t i, V16 a, V16 b) {
+                     round_line(a, b, tiles_of + (i / kPlaces * 16 + q) * kPlaces);
+                   });
     }
-    float* out = queries.outs + from * width;
+    float* out = queries.found.outs + from * width;
     const char* lines = reinterpret_cast<const char*>(room.weights);
     multiply_groups<kGroups.value>(tiles, lines, room.values[0], blocks, seen.count / kPlaces,
                                    {count == kAll ? out : room.outs, width});
@@ -96,7 +65,7 @@ void attend(const Places& seen, const Places& next, const Queries& queries) {
   };
   const int64_t groups = groups_of(queries.count), share = (next.count + groups - 1) / groups;
   for (int64_t group = 0; group < groups; group += kAttended) {
-    fetch_places(next, group * share, (group + kAttended) * share);
+    foretoken::will_use(next, std::min(group * share, next.count), std::min((group + kAttended) * share, next.count));
     if (group + kAttended <= groups) {
       some(std::integral_constant<int, kAttended>{}, group * 16);
     } else {

@@ -23,7 +23,7 @@ std::vector<Piece> Attention::pieces(int64_t threads) const {
   std::vector<Piece> all;
   for (const Segment& segment : rows.segments) {
     const int64_t count = segment.to - segment.from;
-    const int64_t rows_each = std::max<int64_t>(1, (attends(kManyQueries) ? kMoreQueries : kQueries) / shape.heads);
+    const int64_t rows_each = std::max<int64_t>(1, (attends(kernels.attended) ? kMoreQueries : kQueries) / shape.heads);
     int64_t most = std::max<int64_t>(1, kQueries / group);
     // `attend` makes tiles of keys and values for each piece, so pieces are large, as long as everybody has some
     while (attends(2 * most * group) && 2 * most * group <= kMostQueries && count / (2 * most) * kv_heads >= 8 * threads) {
@@ -47,24 +47,30 @@ std::vector<Piece> Attention::pieces(int64_t threads) const {
   return all;
 }
 
-// Adds a block's part to what came before.
-void Attention::add(const Piece& p, float* so_far, float* part) const {
-  const int64_t all = queries(p);
-  const Part to(so_far, all), from(part, all);
-  for (int64_t q = 0; q < all; ++q) {
-    if (to.sums[q] == 0.0f) {
-      to.tops[q] = from.tops[q];
-      to.sums[q] = from.sums[q];
-      std::memcpy(to.outs + q * dim, from.outs + q * dim, static_cast<std::size_t>(dim) * 4);
-    } else if (from.sums[q] != 0.0f) {
-      kernels.fold(to.tops + q, to.sums + q, to.outs + q * dim, from.tops + q, from.sums + q, from.outs + q * dim, dim);
+// Adds a block's part to what came before, for the queries of some of the piece's key heads. Meanwhile the next part is
+// fetched, if there is one: another thread may have computed it.
+void Attention::add(const Piece& p, Range heads, float* so_far, float* part, float* next) const {
+  const int64_t all = queries(p), per_head = all / p.heads(), to = heads.to * per_head;
+  auto from = [&](float* at, int64_t query) {
+    const Found found = found_at(at, all);
+    return Found{found.tops + query, found.sums + query, found.outs + query * dim};
+  };
+  constexpr int64_t kSome = 16;
+  for (int64_t query = heads.from * per_head; query < to; query += kSome) {
+    const int64_t some = std::min(kSome, to - query);
+    if (next) {
+      const Found later = from(next, query);
+      will_use<2>(reinterpret_cast<const char*>(later.tops), some * 4);
+      will_use<2>(reinterpret_cast<const char*>(later.sums), some * 4);
+      will_use<2>(reinterpret_cast<const char*>(later.outs), some * dim * 4);
     }
+    kernels.fold(from(so_far, query), from(part, query), some, dim);
   }
 }
 
-void Attention::finish(const Piece& p, float* part) const {
-  const Part from(part, queries(p));
-  for (int64_t h = 0, q = 0; h < p.heads(); ++h) {
+void Attention::finish(const Piece& p, Range heads, float* part) const {
+  const Found from = found_at(part, queries(p));
+  for (int64_t h = heads.from, q = h * p.rows() * group; h < heads.to; ++h) {
     for (int64_t row = p.from; row < p.to; ++row) {
       float* to = attended + (row * shape.heads + (p.head + h) * group) * dim;
       for (int64_t g = 0; g < group; ++g, ++q) kernels.divide(from.outs + q * dim, from.sums[q], dim, to + g * dim);
@@ -92,12 +98,13 @@ void Plan::attend(int64_t index, const Rows& rows) {
       at_least(scratch.partial, 2 * size);
       float *so_far = scratch.partial.data(), *part = so_far + size;
       Walk walk(attention, p, scratch);
-      walk.compute(p.block, so_far, p.block + 1 < p.block_to);
+      auto behind = [&](int64_t block) { return block + 1 < p.block_to ? block + 1 : Walk::kNone; };
+      walk.compute(p.block, so_far, behind(p.block));
       for (int64_t block = p.block + 1; block < p.block_to; ++block) {
-        walk.compute(block, part, block + 1 < p.block_to);
-        attention.add(p, so_far, part);
+        walk.compute(block, part, behind(block));
+        attention.add(p, {0, p.heads()}, so_far, part, nullptr);
       }
-      attention.finish(p, so_far);
+      attention.finish(p, {0, p.heads()}, so_far);
     });
     return;
   }
@@ -123,19 +130,27 @@ void Plan::attend(int64_t index, const Rows& rows) {
   pool_->run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
     const Task& task = tasks[static_cast<std::size_t>(i)];
     Walk walk(attention, piece_at(task.piece), scratch_of(thread));
+    // the threads mostly take turns
+    const std::size_t later = static_cast<std::size_t>(i + pool_->threads());
+    const int64_t next = later < tasks.size() && tasks[later].piece == task.piece ? tasks[later].block : Walk::kNone;
     for (int64_t block = task.block, at = task.at; block < task.block_to; ++block) {
-      walk.compute(block, partials_.data() + at, block + 1 < task.block_to);
+      walk.compute(block, partials_.data() + at, block + 1 < task.block_to ? block + 1 : next);
       at += attention.part_size(piece_at(task.piece));
     }
   });
-  pool_->run(count, [&](int64_t i, int) {
-    const Piece& p = piece_at(i);
-    float* so_far = partials_.data() + starts[static_cast<std::size_t>(i)];
+  int64_t heads = 0;  // of a piece, at most
+  for (const Piece& p : pieces) heads = std::max(heads, p.heads());
+  pool_->run(count * heads, [&](int64_t i, int) {
+    const Piece& p = piece_at(i / heads);
+    const Range head{i % heads, i % heads + 1};
+    if (head.to > p.heads()) return;
+    float* so_far = partials_.data() + starts[static_cast<std::size_t>(i / heads)];
     const int64_t size = attention.part_size(p);
     for (int64_t block = p.block + 1; block < p.block_to; ++block) {
-      attention.add(p, so_far, so_far + (block - p.block) * size);
+      float* part = so_far + (block - p.block) * size;
+      attention.add(p, head, so_far, part, block + 1 < p.block_to ? part + size : nullptr);
     }
-    attention.finish(p, so_far);
+    attention.finish(p, head, so_far);
   });
 }
 

@@ -12,7 +12,8 @@ constexpr int64_t kScores = kBlock + 16;
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near, at most
 constexpr int64_t kNearKeys = 16;  // the same in a wide first cache, for kernels without tiles
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
-constexpr int64_t kManyQueries = 16;  // from which on kernels with tiles take them
+constexpr int64_t kManyQueries = 16;  // from which on values are weighed more places at a time
+constexpr int64_t kHeads = 2;      // whose places fit into the second cache beside those of the next ones, without tiles
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
 // The same where there is `attend`, of all heads and of one.
 constexpr int64_t kMoreQueries = 256, kMostQueries = 512;
@@ -56,12 +57,8 @@ struct Range {
   bool empty() const { return from >= to; }
 };
 
-// What blocks give the queries of a piece, which are in the order key head, row, head of its group: the largest score,
-// the sum, and the weighted values. A sum of 0: nothing was seen.
-struct Part {
-  float *tops, *sums, *outs;
-  Part(float* at, int64_t queries) : tops(at), sums(at + queries), outs(at + 2 * queries) {}
-};
+// What blocks give the queries of a piece, which are in the order key head, row, head of its group.
+inline Found found_at(float* at, int64_t queries) { return {at, at + queries, at + 2 * queries}; }
 
 // One layer's attention, as every piece of it sees it.
 struct Attention {
@@ -84,35 +81,36 @@ struct Attention {
   }
   // Whether the kernel for places that all queries see takes so many queries of a key head.
   bool attends(int64_t count) const {
-    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidestKey && count >= kManyQueries;
+    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidestKey && count >= kernels.attended;
   }
   int64_t queries(const Piece& p) const { return p.rows() * p.heads() * group; }
   int64_t part_size(const Piece& p) const { return queries(p) * (dim + 2); }
 
   std::vector<Piece> pieces(int64_t threads) const;
-  void add(const Piece& p, float* so_far, float* part) const;
-  void finish(const Piece& p, float* part) const;
+  void add(const Piece& p, Range heads, float* so_far, float* part, float* next) const;
+  void finish(const Piece& p, Range heads, float* part) const;
 };
 
 // One piece, over blocks of positions one after the other.
 class Walk {
  public:
+  static constexpr int64_t kNone = -1;
+
   Walk(const Attention& attention, const Piece& piece, Scratch& scratch)
       : a_(attention),
         p_(piece),
         heads_(piece.heads()),
         per_head_(piece.rows() * a_.group),
-        scratch_(scratch),
-        part_(nullptr, 0) {
+        scratch_(scratch) {
     reserve();
     gather();
   }
 
-  // What a block gives, into `part`. more: whether the next block will be computed here, too.
-  void compute(int64_t block, float* part, bool more) {
+  // What a block gives, into `part`. next: the block that this thread will probably compute next, or kNone.
+  void compute(int64_t block, float* part, int64_t next) {
     base_ = block * kBlock;
-    more_ = more;
-    part_ = Part(part, a_.queries(p_));
+    next_block_ = next;
+    part_ = found_at(part, a_.queries(p_));
     if (a_.attends(per_head_) && all_see_all()) return attend();
     std::memset(part_.sums, 0, static_cast<std::size_t>(per_head_ * heads_) * 4);
     std::memset(part_.outs, 0, static_cast<std::size_t>(per_head_ * heads_ * a_.dim) * 4);
@@ -170,29 +168,35 @@ class Walk {
     return true;
   }
 
-  // All rows, all of which see the whole block. Places of the next one are fetched meanwhile, a share with each head.
+  // All rows, all of which see the whole block, some heads after the others. Meanwhile the same places of the next heads are
+  // fetched, or behind the last ones those of the next block's first heads: a share with each head.
   void attend() {
-    const Reader reader = this->reader();
-    const int64_t more = more_ ? std::clamp<int64_t>(a_.seen(p_.from).to - base_ - kBlock, 0, kBlock) : 0;
-    reader.find(base_, base_ + kBlock + more, path(p_.from), scratch_.keys.data(), scratch_.values.data());
-    const void *keys[2 * kBlock], *values[2 * kBlock];
-    for (int64_t i = kBlock; i < kBlock + more; ++i) {
-      keys[i] = of_head(scratch_.keys, i, 0);
-      values[i] = of_head(scratch_.values, i, 0);
-    }
-    for (int64_t h = 0; h < heads_; ++h) {
-      for (int64_t i = 0; i < kBlock; ++i) {
-        keys[i] = of_head(scratch_.keys, i, h);
-        values[i] = of_head(scratch_.values, i, h);
+    const void **keys = scratch_.keys.data(), **values = scratch_.values.data();
+    reader().find(base_, base_ + kBlock, path(p_.from), keys, values);
+    const int64_t places_of_next = find_next(p_.from, kBlock);
+    for (int64_t from = 0, to = 0; from < heads_; from = to) {
+      to = std::min(heads_, from + heads_at_once_);
+      const bool here = to < heads_;
+      const Range next = here ? Range{to, std::min(heads_, to + heads_at_once_)} : Range{0, std::min(heads_, heads_at_once_)};
+      const int64_t at = here ? 0 : kBlock, count = here ? kBlock : places_of_next;
+      for (int64_t h = from; h < to; ++h) {
+        const int64_t q = h * per_head_, share = count * (h - from) / (to - from), share_to = count * (h - from + 1) / (to - from);
+        char* packed = packed_ + h * packed_each_;
+        if (!packed_whole_) pack_whole(query(q), packed);
+        a_.kernels.attend({keys, values, kBlock, (p_.head + h) * a_.head_bytes, a_.head_bytes},
+                          {keys + at + share, values + at + share, share_to - share, (p_.head + next.from) * a_.head_bytes,
+                           (next.to - next.from) * a_.head_bytes},
+                          {packed, per_head_, a_.dim, a_.scale,
+                           {part_.tops + q, part_.sums + q, part_.outs + q * a_.dim}});
       }
-      const int64_t q = h * per_head_, share = more * h / heads_, share_to = more * (h + 1) / heads_;
-      char* packed = packed_ + h * packed_each_;
-      if (!packed_whole_) a_.kernels.pack_repacked(query(q), a_.dim, 0, per_head_, per_head_, a_.dim, packed);
-      a_.kernels.attend({keys, values, kBlock, a_.head_bytes},
-                        {keys + kBlock + share, values + kBlock + share, share_to - share, heads_ * a_.head_bytes},
-                        {packed, per_head_, a_.dim, a_.scale, part_.tops + q, part_.sums + q, part_.outs + q * a_.dim});
     }
     packed_whole_ = true;
+  }
+
+  void pack_whole(const float* queries, char* packed) const {
+    const auto pack = a_.kernels.pack_repacked;
+    if (pack) return pack(queries, a_.dim, 0, per_head_, per_head_, a_.dim, packed);
+    a_.kernels.pack(Format::bf16, queries, a_.dim, 0, per_head_, per_head_, a_.dim, packed);
   }
 
   // Rows that find the block's keys in the same places.
@@ -203,7 +207,7 @@ class Walk {
       any.to = std::max(any.to, seen(row).to);
     }
     if (any.empty()) return;
-    find(any, path(from), a_.seen(from).to);
+    find(any, from);
     any.from = any.from / 16 * 16;
     score(any, from, to);
     soften(from, to);
@@ -212,11 +216,19 @@ class Walk {
 
   Reader reader() const { return {*p_.segment, a_.layer, a_.shape.kv_heads * a_.head_bytes}; }
 
+  // Where places of the next block lie, behind this block's: how many, at most `most`.
+  int64_t find_next(int64_t row, int64_t most) {
+    if (next_block_ == kNone) return 0;
+    const int64_t first = next_block_ * kBlock, count = std::clamp<int64_t>(a_.seen(row).to - first, 0, most);
+    reader().find(first, first + count, path(row), scratch_.keys.data() + kBlock, scratch_.values.data() + kBlock);
+    return count;
+  }
+
   // With the first keys of the next block, if there is one.
-  void find(Range any, const std::vector<int64_t>& path, int64_t to) {
+  void find(Range any, int64_t row) {
     const void **keys = scratch_.keys.data(), **values = scratch_.values.data();
-    next_ = more_ && any.to == kBlock ? std::clamp<int64_t>(to - base_ - kBlock, 0, keys_) : 0;
-    reader().find(base_ + any.from, base_ + any.to + next_, path, keys + any.from, values + any.from);
+    reader().find(base_ + any.from, base_ + any.to, path(row), keys + any.from, values + any.from);
+    next_ = any.to == kBlock ? find_next(row, keys_) : 0;
     for (int64_t i = any.from / 16 * 16; i < any.from; ++i) {  // before the window: any key will do, its score is not used
       keys[i] = keys[any.from];
       values[i] = values[any.from];
@@ -331,12 +343,14 @@ class Walk {
   const Piece& p_;
   const int64_t heads_, per_head_;  // queries of a key head
   Scratch& scratch_;
-  const bool near_ = !a_.kernels.attend && first_cache_is_wide();  // whether the first cache is used for what comes next
+  const bool tiles_ = a_.kernels.rows.together > 0;
+  const bool near_ = !tiles_ && first_cache_is_wide();  // whether the first cache is used for what comes next
+  const int64_t heads_at_once_ = tiles_ ? heads_ : kHeads;
   const int64_t keys_ = near_ ? kNearKeys : kKeys;
   int64_t base_ = 0;  // the block's first position
-  bool more_ = false;
+  int64_t next_block_ = kNone;
   int64_t next_ = 0;  // keys of the next block that are fetched
-  Part part_;
+  Found part_{};
   int64_t packed_each_ = 0;  // bytes of a key head's packed queries
   char* packed_ = nullptr;
   bool packed_whole_ = false;  // whether all queries are, by `pack_repacked`

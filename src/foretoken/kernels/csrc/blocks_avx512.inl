@@ -50,8 +50,8 @@ struct Nothing {
 };
 
 // N rows meet a line's columns of B blocks: each number of a row is read once for all of them. Meanwhile what will be read
-// later, as many lines, is fetched.
-template <class M, int B, int N, class Fetch>
+// later, as many lines, is fetched. kFirst: the results are not cleared yet.
+template <class M, int B, int N, class Fetch, bool kFirst = false>
 [[gnu::always_inline]] inline void rows_block(const __m512i* const* columns, const char* const* later,
                                               const typename M::Number* x, const Results* results) {
   __m512 even[B][N], odd[B][N];
@@ -73,7 +73,8 @@ template <class M, int B, int N, class Fetch>
   for (int b = 0; b < B; ++b) {
     for (int n = 0; n < N; ++n) {
       float* out = results[b].at(n);
-      _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), _mm512_add_ps(even[b][n], odd[b][n])));
+      const __m512 before = kFirst ? _mm512_setzero_ps() : _mm512_loadu_ps(out);
+      _mm512_storeu_ps(out, _mm512_add_ps(before, _mm512_add_ps(even[b][n], odd[b][n])));
     }
   }
 }

@@ -6,6 +6,7 @@
 namespace {
 
 using foretoken::Format;
+using foretoken::Found;
 using foretoken::kTile;
 using foretoken::PackedRows;
 using foretoken::Places;
@@ -201,7 +202,7 @@ inline V16 exponential_of_small(V16 x) {
   y = fma(y, r, set1(0.5f));
   y = fma(y, r, set1(1.0f));
   y = fma(y, r, set1(1.0f));
-  return zero_below(mul(y, power_of_two(shifted)), x, -87.33654f);
+  return times_power_of_two(y, n, shifted, x, -87.33654f);
 }
 
 inline V16 exponential(V16 x) { return exponential_of_small(min(set1(88.37626f), x)); }
@@ -303,11 +304,11 @@ template <class Repack, class Pack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, int64_t together, foretoken::ManyRows rows, int64_t mxfp4_rows,
                                       Repack repack, Pack pack_repacked, Linear linear_repacked,
                                       decltype(foretoken::Kernels::weigh) weighing = weigh,
-                                      decltype(foretoken::Kernels::attend) attend = nullptr,
+                                      decltype(foretoken::Kernels::attend) attend = nullptr, int64_t attended = 0,
                                       decltype(foretoken::Kernels::pack_step) pack_step = nullptr) {
   return {name, together, rows, mxfp4_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, pack_step,
-          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend, fold,
-          divide, argmax, rank, log_total};
+          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend,
+          attended, fold, divide, argmax, rank, log_total};
 }
 
 }  // namespace

@@ -128,9 +128,10 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& 
 }  // namespace
 
 #include "values_avx512bf16.inl"
+#include "attention_avx512bf16.inl"
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
   static constexpr Kernels table =
-      table_of("avx512bf16", 2, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>, weigh_by_pairs);
+      table_of("avx512bf16", 2, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>, weigh_by_pairs, attend, 16);
   return &table;
 }

@@ -121,20 +121,35 @@ inline void will_use(const char* from, std::int64_t bytes) {
   for (std::int64_t line = 0; line < bytes; line += 64) will_use<kCache>(from + line);
 }
 
-// Where keys and values of some positions lie, of so many bytes each.
+// Where keys and values of some positions lie: of each, some bytes from byte `at` on.
 struct Places {
   const void* const* keys;
   const void* const* values;
-  std::int64_t count, bytes;
+  std::int64_t count, at, bytes;
+
+  const char* key(std::int64_t i) const { return static_cast<const char*>(keys[i]) + at; }
+  const char* value(std::int64_t i) const { return static_cast<const char*>(values[i]) + at; }
 };
 
-// Queries of attention, packed by `pack_repacked`, and what is found for each: the largest score, the sum of the
-// exponentials, and the values that they weigh.
+// Fetches places [from, to) into the second cache.
+inline void will_use(const Places& places, std::int64_t from, std::int64_t to) {
+  for (std::int64_t i = from; i < to; ++i) {
+    will_use<2>(places.key(i), places.bytes);
+    will_use<2>(places.value(i), places.bytes);
+  }
+}
+
+// What attention finds for some queries: of each the largest score, the sum of the exponentials (0: nothing was seen), and the
+// values that they weigh.
+struct Found {
+  float *tops, *sums, *outs;
+};
+// Queries of attention, packed by `pack_repacked`.
 struct Queries {
   const void* packed;
   std::int64_t count, width;
   float scale;
-  float *tops, *sums, *outs;
+  Found found;
 };
 
 // Rows are many if there are more than `few`. Then a linear kernel with tiles is best given at most `together` of them, a
@@ -198,13 +213,13 @@ struct Kernels {
   // that of `linear`, whose inputs are 0, 1, 2, ...; of others one after the other.
   void (*weigh)(Format, const float* weights, std::int64_t stride, std::int64_t queries, const void* const* values,
                 std::int64_t from, std::int64_t to, std::int64_t width, float* out);
-  // `linear` with keys, `soften` and `weigh`, in bf16, for 16 queries or more, all of which see these places: a multiple of
-  // 32 of them, at most kMostPlaces. width: a multiple of 32, at most kWidestKey. The places in `next` are fetched
-  // meanwhile. The sums are the same. Null where the three one after the other are as good.
+  // `linear` with keys, `soften` and `weigh`, in bf16, for queries that all see these places: a multiple of 32 of them, at
+  // most kMostPlaces. width: a multiple of 32, at most kWidestKey. The places in `next` are fetched meanwhile. The sums are
+  // the same. Of fewer queries than `attended` the three one after the other are as good, and where there is no `attend`.
   void (*attend)(const Places& seen, const Places& next, const Queries&);
-  // Adds one block's (largest, sum, out) to what the blocks before it gave.
-  void (*fold)(float* largest, float* sum, float* out, const float* block_largest, const float* block_sum,
-               const float* block_out, std::int64_t width);
+  std::int64_t attended;
+  // Adds what one block gave to what the blocks before it gave.
+  void (*fold)(const Found& so_far, const Found& block, std::int64_t queries, std::int64_t width);
   void (*divide)(const float* x, float by, std::int64_t n, float* out);
 
   // Index of the largest of n > 0 floats, the lowest on a tie; -1 if any is NaN.

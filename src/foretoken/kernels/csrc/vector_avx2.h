@@ -58,11 +58,6 @@ inline V16 div(V16 a, V16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(
 inline V16 fma(V16 a, V16 b, V16 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
 inline V16 min(V16 a, V16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 inline V16 max(V16 a, V16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
-inline V16 zero_below(V16 a, V16 x, float limit) {
-  const __m256 l = _mm256_set1_ps(limit);
-  return {_mm256_andnot_ps(_mm256_cmp_ps(x.lo, l, _CMP_LT_OQ), a.lo),
-          _mm256_andnot_ps(_mm256_cmp_ps(x.hi, l, _CMP_LT_OQ), a.hi)};
-}
 inline V16 keep(V16 a, V16 otherwise, int from, int to) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), more = _mm256_add_epi32(lanes, _mm256_set1_epi32(8));
   const __m256i f = _mm256_set1_epi32(from), t = _mm256_set1_epi32(to);
@@ -71,11 +66,15 @@ inline V16 keep(V16 a, V16 otherwise, int from, int to) {
   return {_mm256_blendv_ps(otherwise.lo, a.lo, _mm256_castsi256_ps(lo)),
           _mm256_blendv_ps(otherwise.hi, a.hi, _mm256_castsi256_ps(hi))};
 }
-inline __m256 power_of_two(__m256 a) {
-  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(a), _mm256_set1_epi32(0x4b400000 - 127));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+inline __m256 times_power_of_two(__m256 y, __m256 shifted, __m256 x, __m256 limit) {
+  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(0x4b400000 - 127));
+  const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), _mm256_mul_ps(y, power));
 }
-inline V16 power_of_two(V16 a) { return {power_of_two(a.lo), power_of_two(a.hi)}; }
+inline V16 times_power_of_two(V16 y, V16, V16 shifted, V16 x, float limit) {
+  const __m256 l = _mm256_set1_ps(limit);
+  return {times_power_of_two(y.lo, shifted.lo, x.lo, l), times_power_of_two(y.hi, shifted.hi, x.hi, l)};
+}
 inline bool any_nan(V16 a) {
   return _mm256_movemask_ps(
              _mm256_or_ps(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))) != 0;

@@ -41,16 +41,12 @@ inline V16 div(V16 a, V16 b) { return {_mm512_div_ps(a.x, b.x)}; }
 inline V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.x, b.x, c.x)}; }
 inline V16 min(V16 a, V16 b) { return {_mm512_maskz_min_ps(kAll, a.x, b.x)}; }
 inline V16 max(V16 a, V16 b) { return {_mm512_maskz_max_ps(kAll, a.x, b.x)}; }
-inline V16 zero_below(V16 a, V16 x, float limit) {
-  return {_mm512_mask_mov_ps(a.x, _mm512_cmp_ps_mask(x.x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps())};
-}
 inline V16 keep(V16 a, V16 otherwise, int from, int to) {
   const __mmask16 mask = static_cast<__mmask16>(first_lanes(to) & ~((1u << static_cast<unsigned>(from)) - 1u));
   return {_mm512_mask_mov_ps(otherwise.x, mask, a.x)};
 }
-inline V16 power_of_two(V16 a) {
-  const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(a.x), _mm512_set1_epi32(0x4b400000 - 127));
-  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, n, 23))};
+inline V16 times_power_of_two(V16 y, V16 n, V16, V16 x, float limit) {
+  return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x.x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.x, n.x)};
 }
 inline bool any_nan(V16 a) { return _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q) != 0; }
 template <int H>

@@ -70,15 +70,13 @@ inline V16 fma(V16 a, V16 b, V16 c) { return V16::each([&](int i) { return fused
 // The second operand where they do not compare: a NaN there stays.
 inline V16 min(V16 a, V16 b) { return V16::each([&](int i) { return a.x[i] < b.x[i] ? a.x[i] : b.x[i]; }); }
 inline V16 max(V16 a, V16 b) { return V16::each([&](int i) { return a.x[i] > b.x[i] ? a.x[i] : b.x[i]; }); }
-inline V16 zero_below(V16 a, V16 x, float limit) {
-  return V16::each([&](int i) { return x.x[i] < limit ? 0.0f : a.x[i]; });
-}
 inline V16 keep(V16 a, V16 otherwise, int from, int to) {
   return V16::each([&](int i) { return from <= i && i < to ? a.x[i] : otherwise.x[i]; });
 }
-// 2^n, where a holds 1.5 * 2^23 + n, -126 <= n <= 127.
-inline V16 power_of_two(V16 a) {
-  return V16::each([&](int i) { return float_of((bits_of(a.x[i]) - 0x4b400000u + 127u) << 23); });
+// y * 2^n, or 0 where x is below a limit; elsewhere -126 <= n <= 127, and `shifted` is 1.5 * 2^23 + n.
+inline V16 times_power_of_two(V16 y, V16, V16 shifted, V16 x, float limit) {
+  auto power = [&](int i) { return float_of((bits_of(shifted.x[i]) - 0x4b400000u + 127u) << 23); };
+  return V16::each([&](int i) { return x.x[i] < limit ? 0.0f : y.x[i] * power(i); });
 }
 inline bool any_nan(V16 a) {
   bool nan = false;

@@ -27,6 +27,46 @@ void soften(Format values, float* scores, int64_t from, int64_t to, float scale,
   *total = sum(sums);
 }
 
+// A room of this thread. gcc would ask where it is at each use, with a call in the middle of a loop, if it saw that it knows.
+template <class Room>
+[[gnu::always_inline]] inline Room& own_room() {
+  static thread_local Room room;
+  Room* at = &room;
+  __asm__("" : "+r"(at));
+  return *at;
+}
+
+// The same of some queries' scores of whole places, a multiple of 32, `apart` numbers from query to query. What weighs 32
+// places goes to put(query, first place, first 16, second 16), not yet rounded.
+template <class Put>
+[[gnu::always_inline]] inline void soften_whole(const float* scores, int64_t apart, int64_t queries, int64_t places,
+                                                float scale, float* tops, float* totals, const Put& put) {
+  const V16 by = set1(scale);
+  auto scaled = [&](int64_t q, int64_t i) { return mul(load(scores + q * apart + i), by); };
+  for (int64_t q = 0; q < queries; ++q) {
+    V16 best = set1(-__builtin_inff());
+    for (int64_t i = 0; i < places; i += 16) best = max(best, scaled(q, i));
+    tops[q] = largest(best);
+  }
+  by_rows<2>(queries, [&](auto some, int64_t first) {  // two take turns: each waits for its own steps
+    constexpr int kSome = decltype(some)::value;
+    V16 shift[kSome], total[kSome];
+    for (int q = 0; q < kSome; ++q) {
+      shift[q] = set1(tops[first + q]);
+      total[q] = set1(0.0f);
+    }
+    for (int64_t i = 0; i < places; i += 32) {
+      for (int q = 0; q < kSome; ++q) {
+        auto weight = [&](int64_t at) { return exponential_of_small(sub(scaled(first + q, at), shift[q])); };
+        const V16 a = weight(i), b = weight(i + 16);
+        total[q] = add(add(total[q], a), b);
+        put(first + q, i, a, b);
+      }
+    }
+    for (int q = 0; q < kSome; ++q) totals[first + q] = sum(total[q]);
+  });
+}
+
 // 16 numbers, or if they are not whole the first `n`.
 template <bool kWhole>
 inline V16 load_some(const float* p, int64_t n) {
@@ -156,23 +196,36 @@ void weigh(Format format, const float* weights, int64_t stride, int64_t queries,
   weigh_as<Format::fp32>(weights, stride, queries, values, from, to, width, out);
 }
 
-inline float exponential(float x) {
-  float lanes[16];
-  store(lanes, exponential(set1(x)));
-  return lanes[0];
-}
-
-void fold(float* top, float* total, float* out, const float* block_top, const float* block_total,
-          const float* block_out, int64_t width) {
-  const float both = *top > *block_top ? *top : *block_top;
-  const V16 old = set1(exponential(*top - both)), fresh = set1(exponential(*block_top - both));
-  float sums[16];
-  store(sums, fma(set1(*total), old, mul(set1(*block_total), fresh)));
-  *top = both;
-  *total = sums[0];
-  for (int64_t i = 0; i < width; i += 16) {
-    const int64_t rest = width - i;
-    store(out + i, fma(load(out + i, rest), old, mul(load(block_out + i, rest), fresh)), rest);
+void fold(const Found& so_far, const Found& block, int64_t queries, int64_t width) {
+  for (int64_t first = 0; first < queries; first += 16) {
+    const int64_t some = queries - first < 16 ? queries - first : 16;
+    const V16 top = load(so_far.tops + first, some), block_top = load(block.tops + first, some);
+    const V16 both = max(top, block_top);
+    const V16 old = exponential(sub(top, both)), fresh = exponential(sub(block_top, both));
+    const V16 total = fma(load(so_far.sums + first, some), old, mul(load(block.sums + first, some), fresh));
+    float tops[16], totals[16], olds[16], freshes[16];
+    store(tops, both);
+    store(totals, total);
+    store(olds, old);
+    store(freshes, fresh);
+    for (int64_t i = 0; i < some; ++i) {
+      const int64_t q = first + i;
+      float* out = so_far.outs + q * width;
+      const float* block_out = block.outs + q * width;
+      if (block.sums[q] == 0.0f) continue;
+      const bool none = so_far.sums[q] == 0.0f;
+      so_far.tops[q] = none ? block.tops[q] : tops[i];
+      so_far.sums[q] = none ? block.sums[q] : totals[i];
+      if (none) {
+        std::memcpy(out, block_out, static_cast<std::size_t>(width) * 4);
+        continue;
+      }
+      const V16 by_old = set1(olds[i]), by_fresh = set1(freshes[i]);
+      for (int64_t at = 0; at < width; at += 16) {
+        const int64_t rest = width - at;
+        store(out + at, fma(load(out + at, rest), by_old, mul(load(block_out + at, rest), by_fresh)), rest);
+      }
+    }
   }
 }
 
