@@ -12,22 +12,7 @@
 
 namespace {
 
-// Bytes from 16 rows to the 16 behind them, if rows lie at equal distances; else something harmless.
-inline int64_t next_rows(const void* const* weights) {
-  return (static_cast<const char*>(weights[15]) - static_cast<const char*>(weights[0])) / 15 * 16;
-}
-
 constexpr int64_t kLongRow = 24;  // lines; shorter rows are keys, which attention fetches itself
-
-// Fetches one line ahead for 16 rows of `blocks` lines, of which `block` is being read: the i-th call of 16. Four
-// lines of a row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next`
-// bytes away.
-inline void fetch_ahead(const void* const* weights, int i, int64_t block, int64_t blocks, int64_t next) {
-  constexpr int64_t kLines = 8;
-  const int64_t row = (block & 3) * 4 + i / 4, line = (block & ~int64_t{3}) + kLines + (i & 3);
-  const int64_t past = line < blocks ? 0 : next - blocks * 64;
-  foretoken::will_use<3>(static_cast<const char*>(weights[row]) + line * 64 + past);
-}
 
 // 32 numbers of a weight's row, with zeros behind its end.
 inline __m512i load_line(const void* row, int64_t block, int64_t rest) {
@@ -115,23 +100,31 @@ inline const typename M::Number* first_of(const PackedRows& rows) {
   return static_cast<const typename M::Number*>(rows.packed) + rows.from * M::kNumbers;
 }
 
+// Whether 16 rows lie behind each other.
+inline bool adjoining(const void* const* weights, int64_t k) {
+  return static_cast<const char*>(weights[15]) - static_cast<const char*>(weights[0]) == 15 * 2 * k;
+}
+
+// While 16 rows are read, a line of each at a time, the 16 behind them are fetched in the order of addresses, which memory
+// likes better by a third: as many lines at a time, and each is needed once.
 template <class M>
 void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t lines = padded(k, 32) / 32, all = rows.n * M::kNumbers;
-  const bool fetches = lines >= kLongRow && foretoken::first_cache_is_wide();  // others gain nothing by it
+  const bool long_rows = lines >= kLongRow && foretoken::first_cache_is_wide();  // others gain nothing by it
   const Groups groups(rows.count(), kMostRows);
   clear(blocks, rows.count(), results);
   by_size<kMostRows>(groups, [&](auto size) {
     for (int64_t block = 0; block < blocks; ++block) {
       const void* const* here = weights + block * kTile;
       const Results out = results.block(block);
-      const int64_t next = next_rows(here);
+      const bool fetches = long_rows && adjoining(here, k);
+      const char* later = static_cast<const char*>(here[0]) + (fetches ? kTile * 2 * k : 0);
       const typename M::Number* x = first_of<M>(rows);
       for (int64_t line = 0; line < lines; ++line, x += all) {
         __m512i columns[16];
-        for (int i = 0; i < 16; ++i) {
+        for (int i = 0; i < 16; ++i, later += 64) {
           columns[i] = M::arranged(load_line(here[i], line, k - line * 32));
-          if (fetches) fetch_ahead(here, i, line, lines, next);
+          if (fetches) foretoken::will_use<3>(later);
         }
         transpose(columns);
         all_rows_here<M, decltype(size)::value>(columns, groups, x, out);
