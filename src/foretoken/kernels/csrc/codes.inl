@@ -126,16 +126,9 @@ inline bool pack_block(const float* x, int64_t rest, std::int32_t too_large, Blo
   if (any_nan(a) || any_nan(b) || !(top <= kLargest)) return false;
   if (top < kSmallest) return true;
   const V16 by = set1(127.0f / top), whole = set1(12582912.0f);  // 1.5 * 2^23: what is added to it is rounded
-  std::int32_t numbers[32];
-  store(reinterpret_cast<float*>(numbers), add(mul(a, by), whole));
-  store(reinterpret_cast<float*>(numbers + 16), add(mul(b, by), whole));
-  std::int8_t bytes[32];
-  std::int32_t sum = 0;
-  for (int i = 0; i < 32; ++i) {
-    bytes[i] = static_cast<std::int8_t>(numbers[i ^ 2]);
-    sum += bytes[i];
-  }
-  std::memcpy(out->inputs, bytes, 32);
+  const V16 first = add(mul(a, by), whole), second = add(mul(b, by), whole);
+  store_bytes(first, second, out->inputs);
+  const auto sum = static_cast<std::int32_t>(::sum(add(sub(first, whole), sub(second, whole))));  // exact in any order
   out->start = -too_large * sum;
   out->scale = top / 127.0f;
   out->sum = out->scale * static_cast<float>(sum);
@@ -361,10 +354,8 @@ void linear_int8(const Codes& w, int64_t k, const PackedRows& rows, const Result
   const Block* end = static_cast<const Block*>(rows.packed) + blocks_of(k) * rows.n;
   const float* factors = reinterpret_cast<const float*>(end) + rows.from;
   for (int64_t row = 0; row < rows.count(); ++row) {
-    for (int b = 0; b < B; ++b) {
-      float* out = results.block(b).at(row);
-      store(out, mul(load(out), set1(factors[row])));
-    }
+    if (factors[row] == 1.0f) continue;
+    for (int b = 0; b < B; ++b) store(results.block(b).at(row), set1(factors[row]));
   }
 }
 

@@ -174,6 +174,14 @@ inline Ints signed_byte_of(Bytes a) {
   return {_mm256_srai_epi32(_mm256_slli_epi32(a.lo, 24 - 8 * B), 24),
           _mm256_srai_epi32(_mm256_slli_epi32(a.hi, 24 - 8 * B), 24)};
 }
+inline void store_bytes(V16 a, V16 b, void* to) {
+  auto lowest = [](__m256 x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xff)); };
+  const __m256i halves =  // fours 0 and 2 of a and of b, then 1 and 3
+      _mm256_packus_epi16(_mm256_packus_epi32(lowest(a.lo), lowest(a.hi)), _mm256_packus_epi32(lowest(b.lo), lowest(b.hi)));
+  const __m256i fours = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  const __m256i order = _mm256_broadcastsi128_si256(_mm_set_epi8(13, 12, 15, 14, 9, 8, 11, 10, 5, 4, 7, 6, 1, 0, 3, 2));
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_shuffle_epi8(fours, order));
+}
 inline Ints ints(std::int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
 inline Ints load_ints(const void* p) {
   const Bytes b = load_bytes(p);

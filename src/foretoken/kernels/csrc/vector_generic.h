@@ -159,6 +159,12 @@ template <int B>
 inline Ints signed_byte_of(Bytes a) {
   return Ints::each([&](int i) { return static_cast<std::int8_t>(a.x[4 * i + B]); });
 }
+// 32 whole numbers of at most 127 in size, to each of which 1.5 * 2^23 was added, as signed bytes: of each four the third, the
+// fourth, the first and the second.
+inline void store_bytes(V16 a, V16 b, void* to) {
+  auto* bytes = static_cast<unsigned char*>(to);
+  for (int i = 0; i < 32; ++i) bytes[i] = static_cast<unsigned char>(bits_of((i < 16 ? a : b).x[(i ^ 2) % 16]) & 0xff);
+}
 inline Ints ints(std::int32_t a) { return Ints::each([&](int) { return a; }); }
 inline Ints load_ints(const void* p) {
   Ints r;
