@@ -60,12 +60,21 @@ def test_whole_blocks_behind_a_window_are_the_reference_s(head_dim: int) -> None
         expect_after_a_prefix(reference, 1100, list(range(-1, rows - 1)))
 
 
-@pytest.mark.parametrize("rows", [4, 5, 9, 23])
-def test_key_heads_that_are_taken_some_after_the_others_are_the_reference_s(rows: int) -> None:
-    # five key heads, of which two are fetched together; 16, 20, 36 and 92 queries of each; blocks for several threads
+@pytest.mark.parametrize(("rows", "length"), [(4, 1400), (5, 600), (9, 600), (23, 1400)])
+def test_key_heads_that_are_taken_some_after_the_others_are_the_reference_s(rows: int, length: int) -> None:
+    # five key heads, of which two are fetched together; 16, 20, 36 and 92 queries of each; shared out between threads by
+    # blocks, and in the shorter texts by heads, too
     heads = {"num_attention_heads": 20, "num_key_value_heads": 5, "head_dim": 96}
     reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
-    expect_after_a_prefix(reference, 1400, list(range(-1, rows - 1)))
+    expect_after_a_prefix(reference, length, list(range(-1, rows - 1)))
+
+
+@pytest.mark.parametrize(("rows", "head_dim"), [(17, 32), (33, 160), (34, 64), (35, 32), (37, 256)])
+def test_key_heads_of_one_query_each_are_the_reference_s(rows: int, head_dim: int) -> None:
+    # odd numbers of queries, and some that are left over behind 32
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": head_dim}
+    reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
+    expect_after_a_prefix(reference, 300, list(range(-1, rows - 1)))
 
 
 @pytest.mark.parametrize("length", [255, 256, 300, 520])
@@ -111,6 +120,21 @@ def test_sequences_of_all_lengths_share_a_pass(dtype: torch.dtype) -> None:
         for cache, length in zip(caches, lengths, strict=True):
             random_prefix(decoder, cache, length, seed=length) if length else None
         shares = [(tokens[at : at + 3], [-1, 0, 0] if at % 2 else [-1, 0, 1]) for at in (0, 3, 6, 9)]
+        if expected is None:
+            expected = reference.run([Part(committed(c), *share) for c, share in zip(caches, shares, strict=True)])
+        expect_same(decoder, Rows([(c, *share) for c, share in zip(caches, shares, strict=True)]), expected)
+
+
+def test_texts_whose_key_heads_are_shared_out_otherwise_share_a_pass() -> None:
+    # three rows are one piece of all key heads, and forty are pieces of a single one
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32}
+    reference, expected = reference_of(torch.bfloat16, num_hidden_layers=1, **heads), None
+    tokens = random_tokens(43, 1, 97)
+    for decoder in decoders(reference, threads=2):
+        caches = [decoder.new_cache() for _ in range(2)]
+        for cache, length in zip(caches, (1100, 520), strict=True):
+            random_prefix(decoder, cache, length, seed=length)
+        shares = [(tokens[:3], list(range(-1, 2))), (tokens[3:], list(range(-1, 39)))]
         if expected is None:
             expected = reference.run([Part(committed(c), *share) for c, share in zip(caches, shares, strict=True)])
         expect_same(decoder, Rows([(c, *share) for c, share in zip(caches, shares, strict=True)]), expected)

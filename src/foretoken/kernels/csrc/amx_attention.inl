@@ -5,17 +5,17 @@ namespace {
 // Keys become tiles, and so do values, once for all queries. Then 32 queries at a time: what is made of them, from scores to
 // weights, goes no farther than the second cache.
 
-constexpr int64_t kMostPlaces = foretoken::kMostPlaces;
+using foretoken::kMostPlaces;
+using foretoken::kScoresApart;
 static_assert(kMostPlaces == kAtOnce * kPlaces);
-constexpr int kAttended = 2;  // groups of 16 queries
-constexpr int64_t kApart = kMostPlaces + 16;  // scores: queries do not fall into the same sets of the first cache
+constexpr int kGroupsAtOnce = 2;  // groups of 16 queries
 
 struct alignas(64) AttentionRoom {
   char keys[kMostPlaces / 16 * kWidest / 32][kTileBytes];
   char values[kMostPlaces / kPlaces * kWidest / 16][kTileBytes];
-  float scores[kAttended * 16][kApart];
-  std::uint16_t weights[kAttended][kAtOnce][16][kPlaces];
-  float outs[kAttended * 16 * kWidest];  // where queries are lacking
+  float scores[kGroupsAtOnce * 16][kScoresApart];
+  std::uint16_t weights[kGroupsAtOnce][kAtOnce][16][kPlaces];
+  float outs[kGroupsAtOnce * 16 * kWidest];  // where queries are lacking
 };
 
 // The tiles of each 16 keys lie behind each other.
@@ -34,6 +34,13 @@ void multiply_groups(Tiles<true>& tiles, const char* rows, const char* weights, 
   }
 }
 
+void fetch_places(const Places& places, int64_t from, int64_t to) {
+  for (int64_t i = from; i < std::min(to, places.count); ++i) {
+    foretoken::will_use<2>(places.key(i), places.bytes);
+    foretoken::will_use<2>(places.value(i), places.bytes);
+  }
+}
+
 void attend(const Places& seen, const Places& next, const Queries& queries) {
   AttentionRoom& room = own_room<AttentionRoom>();
   const int64_t width = queries.width, steps = width / 32, blocks = width / 16;
@@ -49,12 +56,13 @@ void attend(const Places& seen, const Places& next, const Queries& queries) {
     constexpr int64_t kAll = kGroups.value * 16;
     const int64_t count = std::min(kAll, queries.count - from);
     const char* rows = static_cast<const char*>(queries.packed) + from / 16 * steps * kTileBytes;
-    multiply_groups<kGroups.value>(tiles, rows, room.keys[0], seen.count / 16, steps, {room.scores[0], kApart});
+    multiply_groups<kGroups.value>(tiles, rows, room.keys[0], seen.count / 16, steps, {room.scores[0], kScoresApart});
     for (int64_t first = 0; first < count; first += 16) {  // queries
-      std::uint16_t* tiles_of = room.weights[0][0][0] + first * seen.count;
-      soften_whole(room.scores[first], kApart, std::min<int64_t>(16, count - first), seen.count, queries.scale,
-                   queries.found.tops + from + first, queries.found.sums + from + first, [&](int64_t q, int64_t i, V16 a, V16 b) {
-                     round_line(a, b, tiles_of + (i / kPlaces * 16 + q) * kPlaces);
+      std::uint16_t* weights = room.weights[0][0][0] + first * seen.count;
+      const int64_t some = std::min<int64_t>(16, count - first);
+      soften_whole({room.scores[first], kScoresApart, some, seen.count, queries.scale}, queries.found.tops + from + first,
+                   queries.found.sums + from + first, [&](int64_t q, int64_t i, V16 a, V16 b) {
+                     round_line(a, b, weights + (i / kPlaces * 16 + q) * kPlaces);
                    });
     }
     float* out = queries.found.outs + from * width;
@@ -64,10 +72,10 @@ void attend(const Places& seen, const Places& next, const Queries& queries) {
     if (count < kAll) std::memcpy(out, room.outs, static_cast<std::size_t>(count * width) * 4);
   };
   const int64_t groups = groups_of(queries.count), share = (next.count + groups - 1) / groups;
-  for (int64_t group = 0; group < groups; group += kAttended) {
-    foretoken::will_use(next, std::min(group * share, next.count), std::min((group + kAttended) * share, next.count));
-    if (group + kAttended <= groups) {
-      some(std::integral_constant<int, kAttended>{}, group * 16);
+  for (int64_t group = 0; group < groups; group += kGroupsAtOnce) {
+    fetch_places(next, group * share, (group + kGroupsAtOnce) * share);
+    if (group + kGroupsAtOnce <= groups) {
+      some(std::integral_constant<int, kGroupsAtOnce>{}, group * 16);
     } else {
       some(std::integral_constant<int, 1>{}, group * 16);
     }

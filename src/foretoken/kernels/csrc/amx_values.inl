@@ -39,8 +39,7 @@ void weigh_tiles(Tiles<true>& tiles, const char* lines, int64_t count, const cha
 // Groups of 16 queries, and up to kAtOnce tiles of places.
 void weigh_groups(const float* weights, int64_t stride, int64_t groups, const void* const* values, int64_t count,
                   int64_t width, float* out) {
-  static thread_local ValuesRoom values_room;
-  char* room = values_room.tiles[0];
+  char* room = own_room<ValuesRoom>().tiles[0];
   const int64_t bytes = count * kTileBytes;  // of 16 numbers of all values
   put_values(values, count * kPlaces, width, room);
   Tiles<true> tiles(16);

@@ -13,6 +13,8 @@
 namespace foretoken {
 namespace {
 
+constexpr int64_t kFolded = 16;  // queries at a time, whose exponentials are made together
+
 // By rows and key heads.
 std::vector<Piece> Attention::pieces(int64_t threads) const {
   const int64_t kv_heads = shape.kv_heads;
@@ -23,9 +25,9 @@ std::vector<Piece> Attention::pieces(int64_t threads) const {
   std::vector<Piece> all;
   for (const Segment& segment : rows.segments) {
     const int64_t count = segment.to - segment.from;
-    const int64_t rows_each = std::max<int64_t>(1, (attends(kernels.attended) ? kMoreQueries : kQueries) / shape.heads);
+    const int64_t rows_each = std::max<int64_t>(1, (attends(kernels.attend_from) ? kMoreQueries : kQueries) / shape.heads);
     int64_t most = std::max<int64_t>(1, kQueries / group);
-    // `attend` makes tiles of keys and values for each piece, so pieces are large, as long as everybody has some
+    // `attend` makes tiles or columns of keys and values for each piece, so pieces are large, as long as everybody has some
     while (attends(2 * most * group) && 2 * most * group <= kMostQueries && count / (2 * most) * kv_heads >= 8 * threads) {
       most *= 2;
     }
@@ -50,14 +52,13 @@ std::vector<Piece> Attention::pieces(int64_t threads) const {
 // Adds a block's part to what came before, for the queries of some of the piece's key heads. Meanwhile the next part is
 // fetched, if there is one: another thread may have computed it.
 void Attention::add(const Piece& p, Range heads, float* so_far, float* part, float* next) const {
-  const int64_t all = queries(p), per_head = all / p.heads(), to = heads.to * per_head;
+  const int64_t all = queries(p), to = heads.to * per_head(p);
   auto from = [&](float* at, int64_t query) {
     const Found found = found_at(at, all);
     return Found{found.tops + query, found.sums + query, found.outs + query * dim};
   };
-  constexpr int64_t kSome = 16;
-  for (int64_t query = heads.from * per_head; query < to; query += kSome) {
-    const int64_t some = std::min(kSome, to - query);
+  for (int64_t query = heads.from * per_head(p); query < to; query += kFolded) {
+    const int64_t some = std::min(kFolded, to - query);
     if (next) {
       const Found later = from(next, query);
       will_use<2>(reinterpret_cast<const char*>(later.tops), some * 4);
@@ -70,7 +71,7 @@ void Attention::add(const Piece& p, Range heads, float* so_far, float* part, flo
 
 void Attention::finish(const Piece& p, Range heads, float* part) const {
   const Found from = found_at(part, queries(p));
-  for (int64_t h = heads.from, q = h * p.rows() * group; h < heads.to; ++h) {
+  for (int64_t h = heads.from, q = h * per_head(p); h < heads.to; ++h) {
     for (int64_t row = p.from; row < p.to; ++row) {
       float* to = attended + (row * shape.heads + (p.head + h) * group) * dim;
       for (int64_t g = 0; g < group; ++g, ++q) kernels.divide(from.outs + q * dim, from.sums[q], dim, to + g * dim);
@@ -130,7 +131,7 @@ void Plan::attend(int64_t index, const Rows& rows) {
   pool_->run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
     const Task& task = tasks[static_cast<std::size_t>(i)];
     Walk walk(attention, piece_at(task.piece), scratch_of(thread));
-    // the threads mostly take turns
+    // threads mostly take turns: this one probably goes on with the task that many further
     const std::size_t later = static_cast<std::size_t>(i + pool_->threads());
     const int64_t next = later < tasks.size() && tasks[later].piece == task.piece ? tasks[later].block : Walk::kNone;
     for (int64_t block = task.block, at = task.at; block < task.block_to; ++block) {
@@ -138,19 +139,27 @@ void Plan::attend(int64_t index, const Rows& rows) {
       at += attention.part_size(piece_at(task.piece));
     }
   });
-  int64_t heads = 0;  // of a piece, at most
-  for (const Piece& p : pieces) heads = std::max(heads, p.heads());
-  pool_->run(count * heads, [&](int64_t i, int) {
-    const Piece& p = piece_at(i / heads);
-    const Range head{i % heads, i % heads + 1};
-    if (head.to > p.heads()) return;
-    float* so_far = partials_.data() + starts[static_cast<std::size_t>(i / heads)];
+  // some key heads at a time: as many as have queries enough for a fold
+  struct Share {
+    int64_t piece;
+    Range heads;
+  };
+  std::vector<Share> shares;
+  for (int64_t i = 0; i < count; ++i) {
+    const Piece& p = piece_at(i);
+    const int64_t some = std::max<int64_t>(1, kFolded / attention.per_head(p));
+    for (int64_t head = 0; head < p.heads(); head += some) shares.push_back({i, {head, std::min(p.heads(), head + some)}});
+  }
+  pool_->run(static_cast<int64_t>(shares.size()), [&](int64_t i, int) {
+    const Share& share = shares[static_cast<std::size_t>(i)];
+    const Piece& p = piece_at(share.piece);
+    float* so_far = partials_.data() + starts[static_cast<std::size_t>(share.piece)];
     const int64_t size = attention.part_size(p);
     for (int64_t block = p.block + 1; block < p.block_to; ++block) {
       float* part = so_far + (block - p.block) * size;
-      attention.add(p, head, so_far, part, block + 1 < p.block_to ? part + size : nullptr);
+      attention.add(p, share.heads, so_far, part, block + 1 < p.block_to ? part + size : nullptr);
     }
-    attention.finish(p, head, so_far);
+    attention.finish(p, share.heads, so_far);
   });
 }
 

@@ -7,16 +7,17 @@
 namespace {
 
 using foretoken::kMostPlaces;
+using foretoken::kScoresApart;
 using foretoken::kWidestKey;
 
-constexpr int64_t kAtOnce = 32;  // queries
-constexpr int64_t kScoresApart = kMostPlaces + 16;  // queries do not fall into the same sets of the first cache
+constexpr int64_t kAttendFrom = 16;  // queries; of fewer, columns are not worth keeping (LOG.md)
+constexpr int64_t kAtOnce = 32;      // queries
 
 struct alignas(64) AttentionRoom {
   char keys[kMostPlaces * kWidestKey * 2], values[kMostPlaces * kWidestKey * 2];  // columns
   float scores[kAtOnce][kScoresApart];
   std::int32_t weights[kMostPlaces / 32][kAtOnce][16];  // pairs
-  float outs[kAtOnce * kWidestKey];
+  float outs[kAtOnce * kWidestKey];  // sums stay near while they grow; the caller's memory may be far
 };
 
 // Fetches places into the second cache, keys first, evenly over `all` steps: of much that is asked for at once a Zen 5 drops a
@@ -27,11 +28,11 @@ class Ahead {
       : places_(places), lines_((places.bytes + 63) / 64), due_(2 * places.count * lines_), all_(all) {}
 
   void step(int64_t steps) {
-    for (so_far_ += due_ * steps; so_far_ >= all_; so_far_ -= all_) one();
+    for (so_far_ += due_ * steps; so_far_ >= all_; so_far_ -= all_) fetch_line();
   }
 
  private:
-  void one() {
+  void fetch_line() {
     if (!left_) {
       if (place_ == 2 * places_.count) return;
       at_ = place_ < places_.count ? places_.key(place_) : places_.value(place_ - places_.count);
@@ -54,33 +55,27 @@ constexpr int64_t kRepacking = 5;  // a kilobyte
 constexpr int64_t kMeeting = 2;    // two blocks and one row
 
 // Two blocks of 16 keys as columns.
-void repack_keys(const Places& places, int64_t from, int64_t width, char* columns, Ahead& ahead) {
-  for (int64_t first = from; first < from + 32; first += 16) {
+[[gnu::noinline]] void repack_keys(const Places& places, int64_t from, int64_t width, char* columns, Ahead& ahead) {
+  for (int64_t first = from; first < from + 32; first += 16, columns += 32 * width) {
     const void* keys[16];
     for (int64_t i = 0; i < 16; ++i) keys[i] = places.key(first + i);
-    for (int64_t line = 0; line < width / 32; ++line, columns += 1024) {
-      __m512i some[16];
-      for (int i = 0; i < 16; ++i) some[i] = Pairs::arranged(load_line(keys[i], line, 32));
-      transpose(some);
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(columns + i * 64, some[i]);
-      ahead.step(kRepacking);
-    }
+    repack_blocks<Pairs>(keys, width, columns);
+    ahead.step(width / 32 * kRepacking);
   }
 }
 
 // 32 places' values as columns of pairs: for each 32 numbers two blocks of 16 outputs.
-void repack_values(const Places& places, int64_t from, int64_t width, char* columns, Ahead& ahead) {
+[[gnu::noinline]] void repack_values(const Places& places, int64_t from, int64_t width, char* columns, Ahead& ahead) {
   alignas(64) constexpr std::uint16_t kInterleaved[2][32] = {
       {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
       {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
        24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
   const __m512i first_half = _mm512_load_si512(kInterleaved[0]), second_half = _mm512_load_si512(kInterleaved[1]);
   for (int64_t line = 0; line < width / 32; ++line, columns += 2048) {
+    auto numbers = [&](int place) { return _mm512_loadu_si512(places.value(from + place) + line * 64); };
 #pragma GCC unroll 16
     for (int t = 0; t < 16; ++t) {
-      const int first = t / 4 * 8 + t % 2 * 4 + t / 2 % 2;  // the pair is (first + 2, first)
-      auto numbers = [&](int place) { return _mm512_loadu_si512(places.value(from + place) + line * 64); };
-      const __m512i upper = numbers(first), lower = numbers(first + 2);
+      const __m512i upper = numbers(Pairs::upper(t)), lower = numbers(Pairs::lower(t));
       _mm512_store_si512(columns + t * 64, _mm512_permutex2var_epi16(lower, first_half, upper));
       _mm512_store_si512(columns + 1024 + t * 64, _mm512_permutex2var_epi16(lower, second_half, upper));
       if (t % 8 == 7) ahead.step(kRepacking);
@@ -124,7 +119,7 @@ void attend(const Places& seen, const Places& next, const Queries& queries) {
         }
       }
     });
-    soften_whole(room.scores[0], kScoresApart, count, seen.count, queries.scale, queries.found.tops + from,
+    soften_whole({room.scores[0], kScoresApart, count, seen.count, queries.scale}, queries.found.tops + from,
                  queries.found.sums + from, [&](int64_t q, int64_t i, V16 a, V16 b) {
                    _mm512_store_si512(room.weights[i / 32][q], pair_up((__m512i)_mm512_cvtne2ps_pbh(b.x, a.x)));
                  });

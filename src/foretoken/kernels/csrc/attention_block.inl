@@ -7,8 +7,6 @@ using std::int64_t;
 
 constexpr int64_t kBlock = 256;    // positions
 static_assert(kBlock <= kMostPlaces);
-// Numbers from one query's scores to the next's: 1,024 bytes would put all of them into the same few sets of the first cache.
-constexpr int64_t kScores = kBlock + 16;
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near, at most
 constexpr int64_t kNearKeys = 16;  // the same in a wide first cache, for kernels without tiles
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
@@ -81,9 +79,10 @@ struct Attention {
   }
   // Whether the kernel for places that all queries see takes so many queries of a key head.
   bool attends(int64_t count) const {
-    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidestKey && count >= kernels.attended;
+    return kernels.attend && shape.cache == Format::bf16 && dim % 32 == 0 && dim <= kWidestKey && count >= kernels.attend_from;
   }
-  int64_t queries(const Piece& p) const { return p.rows() * p.heads() * group; }
+  int64_t per_head(const Piece& p) const { return p.rows() * group; }  // queries of a key head
+  int64_t queries(const Piece& p) const { return p.heads() * per_head(p); }
   int64_t part_size(const Piece& p) const { return queries(p) * (dim + 2); }
 
   std::vector<Piece> pieces(int64_t threads) const;
@@ -100,7 +99,7 @@ class Walk {
       : a_(attention),
         p_(piece),
         heads_(piece.heads()),
-        per_head_(piece.rows() * a_.group),
+        per_head_(a_.per_head(piece)),
         scratch_(scratch) {
     reserve();
     gather();
@@ -139,7 +138,7 @@ class Walk {
 
   void reserve() {
     const int64_t all = per_head_ * heads_, dim = a_.dim;
-    at_least(scratch_.scores, all * kScores);
+    at_least(scratch_.scores, all * kScoresApart);
     at_least(scratch_.queries, all * dim);
     at_least(scratch_.keys, 2 * kBlock);
     at_least(scratch_.values, 2 * kBlock);
@@ -177,10 +176,12 @@ class Walk {
     for (int64_t from = 0, to = 0; from < heads_; from = to) {
       to = std::min(heads_, from + heads_at_once_);
       const bool here = to < heads_;
-      const Range next = here ? Range{to, std::min(heads_, to + heads_at_once_)} : Range{0, std::min(heads_, heads_at_once_)};
+      const int64_t first = here ? to : 0;
+      const Range next{first, std::min(heads_, first + heads_at_once_)};
       const int64_t at = here ? 0 : kBlock, count = here ? kBlock : places_of_next;
       for (int64_t h = from; h < to; ++h) {
-        const int64_t q = h * per_head_, share = count * (h - from) / (to - from), share_to = count * (h - from + 1) / (to - from);
+        const int64_t q = h * per_head_;
+        const int64_t share = count * (h - from) / (to - from), share_to = count * (h - from + 1) / (to - from);
         char* packed = packed_ + h * packed_each_;
         if (!packed_whole_) pack_whole(query(q), packed);
         a_.kernels.attend({keys, values, kBlock, (p_.head + h) * a_.head_bytes, a_.head_bytes},
@@ -270,7 +271,7 @@ class Walk {
           keys[j] = of_head(scratch_.keys, std::min(i + j, any.to - 1), h);
         }
         a_.kernels.linear(format, keys, tiles, dim, {packed_ + h * packed_each_, queries, 0, queries},
-                          {scratch_.scores.data() + first_query(h, from) * kScores + i, kScores});
+                          {scratch_.scores.data() + first_query(h, from) * kScoresApart + i, kScoresApart});
       }
     }
   }
@@ -282,15 +283,14 @@ class Walk {
         if (range.empty()) continue;
         const int64_t first = first_query(h, row);
         for (int64_t q = first; q < first + a_.group; ++q) {
-          a_.kernels.soften(a_.shape.cache, scratch_.scores.data() + q * kScores, range.from, range.to, a_.scale,
+          a_.kernels.soften(a_.shape.cache, scratch_.scores.data() + q * kScoresApart, range.from, range.to, a_.scale,
                             part_.tops + q, part_.sums + q);
         }
       }
     }
   }
 
-  // Of bf16, places that many queries see whole go at once, for kernels with tiles; if they are of many heads, no more than
-  // can be fetched meanwhile.
+  // Of bf16, places that many queries see whole go at once; if they are of many heads, no more than can be fetched meanwhile.
   void weigh_all(Range any, int64_t from, int64_t to) {
     Range whole = any;
     for (int64_t row = from; row < to; ++row) {
@@ -332,8 +332,8 @@ class Walk {
           }
           if (range.empty()) continue;
           const int64_t q = first_query(h, row);
-          a_.kernels.weigh(a_.shape.cache, scratch_.scores.data() + q * kScores + at, kScores, (next - row) * a_.group,
-                           values, range.from - at, range.to - at, a_.dim, part_.outs + q * a_.dim);
+          a_.kernels.weigh(a_.shape.cache, scratch_.scores.data() + q * kScoresApart + at, kScoresApart,
+                           (next - row) * a_.group, values, range.from - at, range.to - at, a_.dim, part_.outs + q * a_.dim);
         }
       }
     }

@@ -101,7 +101,7 @@ struct Group {  // of 16 outputs
 };
 
 // -- int8 inputs ----------------------------------------------------------------------------------------------------
-// Packed: for each 32 inputs, for each row, a Block; then a factor for each row: 1, or NaN where an input was none.
+// Packed: for each 32 inputs, for each row, a Block; then for each row: 1, or NaN where an input was none.
 
 struct Block {
   std::int32_t inputs[8];  // four signed bytes each, in the order of a column's
@@ -128,24 +128,25 @@ inline bool pack_block(const float* x, int64_t rest, std::int32_t too_large, Blo
   const V16 by = set1(127.0f / top), whole = set1(12582912.0f);  // 1.5 * 2^23: what is added to it is rounded
   const V16 first = add(mul(a, by), whole), second = add(mul(b, by), whole);
   store_bytes(first, second, out->inputs);
-  const auto sum = static_cast<std::int32_t>(::sum(add(sub(first, whole), sub(second, whole))));  // exact in any order
-  out->start = -too_large * sum;
+  const V16 all = add(sub(first, whole), sub(second, whole));  // of whole numbers, so the sum is exact in any order
+  const auto total = static_cast<std::int32_t>(sum(all));
+  out->start = -too_large * total;
   out->scale = top / 127.0f;
-  out->sum = out->scale * static_cast<float>(sum);
+  out->sum = out->scale * static_cast<float>(total);
   return true;
 }
 
 void pack_int8(Format format, const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k,
                void* packed) {
   Block* out = static_cast<Block*>(packed);
-  float* factors = reinterpret_cast<float*>(out + blocks_of(k) * n);
+  float* sound = reinterpret_cast<float*>(out + blocks_of(k) * n);
   const std::int32_t too_large = excess(format);
   for (int64_t row = from; row < to; ++row) {
     bool numbers = true;
     for (int64_t block = 0; block < blocks_of(k); ++block) {
       numbers &= pack_block(x + row * stride + block * 32, k - block * 32, too_large, out + block * n + row);
     }
-    factors[row] = numbers ? 1.0f : __builtin_nanf("");
+    sound[row] = numbers ? 1.0f : __builtin_nanf("");
   }
 }
 
@@ -352,10 +353,10 @@ void linear_int8(const Codes& w, int64_t k, const PackedRows& rows, const Result
     default: linear_as<Format::int2, B>(w, k, rows, results); break;
   }
   const Block* end = static_cast<const Block*>(rows.packed) + blocks_of(k) * rows.n;
-  const float* factors = reinterpret_cast<const float*>(end) + rows.from;
+  const float* sound = reinterpret_cast<const float*>(end) + rows.from;
   for (int64_t row = 0; row < rows.count(); ++row) {
-    if (factors[row] == 1.0f) continue;
-    for (int b = 0; b < B; ++b) store(results.block(b).at(row), set1(factors[row]));
+    if (sound[row] == 1.0f) continue;
+    for (int b = 0; b < B; ++b) store(results.block(b).at(row), set1(sound[row]));
   }
 }
 

@@ -164,6 +164,16 @@ std::size_t bytes_bf16(int64_t n, int64_t k);
 void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
 void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results);
 
+// A room of this thread. gcc would ask for its address anew at each use, with a call; the empty statement hides from it where
+// the address came from.
+template <class Room>
+[[gnu::always_inline]] inline Room& own_room() {
+  static thread_local Room room;
+  Room* at = &room;
+  __asm__("" : "+r"(at));
+  return *at;
+}
+
 // For kernels that add to results once for each 32 inputs.
 inline void clear(int64_t blocks, int64_t rows, const Results& results) {
   for (int64_t row = 0; row < rows; ++row) {
@@ -304,11 +314,11 @@ template <class Repack, class Pack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, int64_t together, foretoken::ManyRows rows, int64_t mxfp4_rows,
                                       Repack repack, Pack pack_repacked, Linear linear_repacked,
                                       decltype(foretoken::Kernels::weigh) weighing = weigh,
-                                      decltype(foretoken::Kernels::attend) attend = nullptr, int64_t attended = 0,
+                                      decltype(foretoken::Kernels::attend) attend = nullptr, int64_t attend_from = 0,
                                       decltype(foretoken::Kernels::pack_step) pack_step = nullptr) {
   return {name, together, rows, mxfp4_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, pack_step,
           coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend,
-          attended, fold, divide, argmax, rank, log_total};
+          attend_from, fold, divide, argmax, rank, log_total};
 }
 
 }  // namespace

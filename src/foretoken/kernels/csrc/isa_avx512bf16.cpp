@@ -48,6 +48,10 @@ struct Pairs {  // two steps of a sum at once
   // six cycles for the last one of its sum.
   static constexpr int nth(int i) { return (i & ~3) | (i & 1) << 1 | (i & 2) >> 1; }
 
+  // The inputs that are the halves of pair t.
+  static constexpr int upper(int t) { return t / 4 * 8 + t % 2 * 4 + t / 2 % 2; }
+  static constexpr int lower(int t) { return upper(t) + 2; }
+
   static void multiply(int t, __m512i column, const std::int32_t* x, __m512* even, __m512* odd) {
     __m512* sum = t & 2 ? odd : even;
     *sum = _mm512_dpbf16_ps(*sum, (__m512bh)column, (__m512bh)_mm512_set1_epi32(x[t]));
@@ -132,6 +136,7 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& 
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
   static constexpr Kernels table =
-      table_of("avx512bf16", 2, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>, weigh_by_pairs, attend, 16);
+      table_of("avx512bf16", 2, {}, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>, weigh_by_pairs, attend,
+               kAttendFrom);
   return &table;
 }

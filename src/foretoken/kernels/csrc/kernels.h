@@ -108,6 +108,8 @@ struct Results {
 
 // What `attend` takes at most: places, and numbers of a key.
 constexpr std::int64_t kMostPlaces = 256, kWidestKey = 256;
+// Numbers from one query's scores to the next's: with 1,024 bytes all would lie in the same few sets of the first cache.
+constexpr std::int64_t kScoresApart = kMostPlaces + 16;
 
 // Fetches the line that holds a byte, into the first cache (`kCache` 3) or the second (2). gcc 12 takes a function that only
 // fetches for one without effect, and leaves out its calls: the empty statement keeps it from that.
@@ -130,14 +132,6 @@ struct Places {
   const char* key(std::int64_t i) const { return static_cast<const char*>(keys[i]) + at; }
   const char* value(std::int64_t i) const { return static_cast<const char*>(values[i]) + at; }
 };
-
-// Fetches places [from, to) into the second cache.
-inline void will_use(const Places& places, std::int64_t from, std::int64_t to) {
-  for (std::int64_t i = from; i < to; ++i) {
-    will_use<2>(places.key(i), places.bytes);
-    will_use<2>(places.value(i), places.bytes);
-  }
-}
 
 // What attention finds for some queries: of each the largest score, the sum of the exponentials (0: nothing was seen), and the
 // values that they weigh.
@@ -215,9 +209,9 @@ struct Kernels {
                 std::int64_t from, std::int64_t to, std::int64_t width, float* out);
   // `linear` with keys, `soften` and `weigh`, in bf16, for queries that all see these places: a multiple of 32 of them, at
   // most kMostPlaces. width: a multiple of 32, at most kWidestKey. The places in `next` are fetched meanwhile. The sums are
-  // the same. Of fewer queries than `attended` the three one after the other are as good, and where there is no `attend`.
+  // the same. Of fewer queries than `attend_from` the three one after the other are as good, and where there is no `attend`.
   void (*attend)(const Places& seen, const Places& next, const Queries&);
-  std::int64_t attended;
+  std::int64_t attend_from;
   // Adds what one block gave to what the blocks before it gave.
   void (*fold)(const Found& so_far, const Found& block, std::int64_t queries, std::int64_t width);
   void (*divide)(const float* x, float by, std::int64_t n, float* out);

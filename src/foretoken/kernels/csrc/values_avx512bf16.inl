@@ -17,8 +17,8 @@ template <int Q>
   for (int q = 0; q < Q; ++q) even[0][q] = even[1][q] = odd[0][q] = odd[1][q] = _mm512_setzero_ps();
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    const int t = Pairs::nth(i), first = t / 4 * 8 + t % 2 * 4 + t / 2 % 2;  // the pair is (first + 2, first)
-    const __m512i upper = numbers(first), lower = numbers(first + 2);
+    const int t = Pairs::nth(i);
+    const __m512i upper = numbers(Pairs::upper(t)), lower = numbers(Pairs::lower(t));
     const __m512i column[2] = {_mm512_maskz_unpacklo_epi16(~0u, lower, upper),
                                _mm512_maskz_unpackhi_epi16(~0u, lower, upper)};
     for (int q = 0; q < Q; ++q) {

@@ -27,37 +27,32 @@ void soften(Format values, float* scores, int64_t from, int64_t to, float scale,
   *total = sum(sums);
 }
 
-// A room of this thread. gcc would ask where it is at each use, with a call in the middle of a loop, if it saw that it knows.
-template <class Room>
-[[gnu::always_inline]] inline Room& own_room() {
-  static thread_local Room room;
-  Room* at = &room;
-  __asm__("" : "+r"(at));
-  return *at;
-}
+struct Scores {  // of queries, `apart` numbers from one to the next; places: a multiple of 32
+  const float* from;
+  int64_t apart, queries, places;
+  float scale;
 
-// The same of some queries' scores of whole places, a multiple of 32, `apart` numbers from query to query. What weighs 32
-// places goes to put(query, first place, first 16, second 16), not yet rounded.
+  V16 scaled(int64_t q, int64_t i) const { return mul(load(from + q * apart + i), set1(scale)); }
+};
+
+// As `soften`, of all places. What weighs 32 places goes to put(query, first place, first 16, second 16), not yet rounded.
 template <class Put>
-[[gnu::always_inline]] inline void soften_whole(const float* scores, int64_t apart, int64_t queries, int64_t places,
-                                                float scale, float* tops, float* totals, const Put& put) {
-  const V16 by = set1(scale);
-  auto scaled = [&](int64_t q, int64_t i) { return mul(load(scores + q * apart + i), by); };
-  for (int64_t q = 0; q < queries; ++q) {
+[[gnu::always_inline]] inline void soften_whole(const Scores& scores, float* tops, float* totals, const Put& put) {
+  for (int64_t q = 0; q < scores.queries; ++q) {
     V16 best = set1(-__builtin_inff());
-    for (int64_t i = 0; i < places; i += 16) best = max(best, scaled(q, i));
+    for (int64_t i = 0; i < scores.places; i += 16) best = max(best, scores.scaled(q, i));
     tops[q] = largest(best);
   }
-  by_rows<2>(queries, [&](auto some, int64_t first) {  // two take turns: each waits for its own steps
+  by_rows<2>(scores.queries, [&](auto some, int64_t first) {  // two take turns: each waits for its own steps
     constexpr int kSome = decltype(some)::value;
     V16 shift[kSome], total[kSome];
     for (int q = 0; q < kSome; ++q) {
       shift[q] = set1(tops[first + q]);
       total[q] = set1(0.0f);
     }
-    for (int64_t i = 0; i < places; i += 32) {
+    for (int64_t i = 0; i < scores.places; i += 32) {
       for (int q = 0; q < kSome; ++q) {
-        auto weight = [&](int64_t at) { return exponential_of_small(sub(scaled(first + q, at), shift[q])); };
+        auto weight = [&](int64_t at) { return exponential_of_small(sub(scores.scaled(first + q, at), shift[q])); };
         const V16 a = weight(i), b = weight(i + 16);
         total[q] = add(add(total[q], a), b);
         put(first + q, i, a, b);
