@@ -22,11 +22,6 @@ struct Share {
   int64_t lines = 0;  // with each step
 };
 
-SliceRoom& slice_room() {
-  static thread_local SliceRoom room;
-  return room;
-}
-
 // A slice's share of kGroups tiles, to the first cache. at: step * kTileBytes.
 template <int kGroups>
 inline void fetch_part(const char* tiles, int64_t at) {

@@ -57,7 +57,7 @@ class InRows {
   }
 
   Slice slice(int64_t block, int64_t blocks, int64_t at, int64_t steps) const {
-    SliceRoom& room = slice_room();
+    SliceRoom& room = own_room<SliceRoom>();
     for (int64_t i = 0; i < blocks; ++i) {
       const void* const* rows = rows_ + (block + i) * kTile;
       for (int64_t step = at; step < at + steps; ++step) put_rows(rows, step, k_, room.tiles[i][step - at]);
@@ -135,7 +135,7 @@ class Decoded {
   Lines tile(int i, int64_t step) const { return {room_->tiles[i][step % 4], 64}; }
 
   Slice slice(int64_t block, int64_t blocks, int64_t at, int64_t steps) {
-    SliceRoom& room = slice_room();
+    SliceRoom& room = own_room<SliceRoom>();
     begin(block, blocks);
     for (int64_t i = 0; i < blocks; ++i) {
       for (int64_t step = at; step < at + steps; ++step) make(i, step, room.tiles[i][step - at]);
