@@ -62,8 +62,8 @@ def test_whole_blocks_behind_a_window_are_the_reference_s(head_dim: int) -> None
 
 @pytest.mark.parametrize(("rows", "length"), [(4, 1400), (5, 600), (9, 600), (23, 1400)])
 def test_key_heads_that_are_taken_some_after_the_others_are_the_reference_s(rows: int, length: int) -> None:
-    # five key heads, of which two are fetched together; 16, 20, 36 and 92 queries of each; threads share out the blocks,
-    # and in the shorter texts the heads, too
+    # five key heads, of which two are fetched together; 16, 20, 36 and 92 queries of each; threads share
+    # out the blocks, and in the shorter texts the heads, too
     heads = {"num_attention_heads": 20, "num_key_value_heads": 5, "head_dim": 96}
     reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
     expect_after_a_prefix(reference, length, list(range(-1, rows - 1)))
