@@ -133,13 +133,14 @@ def test_a_block_begins_with_a_trained_mixture(cli: Cli, tmp_path: Path, text: P
     assert "there is no folder" in refused.err
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path) -> None:
+@pytest.mark.parametrize("seconds", [0.2, 1.1])  # the latter while PyTorch compiles the network
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path, seconds: float) -> None:
     out = tmp_path / "moa"
     command = [sys.executable, "-m", "foretoken", "train", "moa", out, *TARGET, "--data", text, "-t", "1"]
     with subprocess.Popen([*command, "--tokens", "10000000"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "million parameters" in process.stderr.readline()
-        time.sleep(1)
+        time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == -signal.SIGINT

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -317,7 +318,10 @@ def _compiled(network: nn.Module) -> Callable[..., Any]:
         nonlocal compiled
         if compiled is not None:
             try:
-                return compiled(*arguments)
+                with warnings.catch_warnings():
+                    # What the compiler says of Ctrl-C: where in the network it was.
+                    warnings.filterwarnings("ignore", "Error detected in ", UserWarning)
+                    return compiled(*arguments)
             except Exception as error:  # the compiler's errors have no class in common
                 log.info("training is not compiled, and takes half as long again: %s", type(error).__name__)
                 compiled = None
