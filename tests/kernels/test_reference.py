@@ -300,3 +300,14 @@ def test_a_nan_among_the_keys_reaches_the_result() -> None:
 @given(st.lists(st.sampled_from([1.0, 2.0, -0.0, 0.0, float("inf"), float("-inf"), float("nan")]), min_size=1))
 def test_the_choice_is_the_first_of_the_largest(values: list[float]) -> None:
     assert reference.choice(values) == first_largest(values)
+
+
+def test_a_thread_counts_subnormal_numbers_as_before() -> None:
+    # else every later computation of the process would take them for zero
+    tiny, x = 5e-324, torch.ones(1, 32)
+    reference.dot(x, x.bfloat16())
+    assert tiny * 1.0 > 0.0
+    with reference.flushed():
+        reference.dot(x, x.bfloat16())
+        assert tiny * 1.0 == 0.0
+    assert tiny * 1.0 > 0.0

@@ -32,6 +32,7 @@ R = TypeVar("R")
 
 DEFINITION = 2  # from 2 on (November 2026), attention over a bf16 cache rounds its exponentials before it weighs values
 BLOCK = 256  # positions of one block of attention
+_SUBNORMAL = 5e-324
 
 
 @contextmanager
@@ -122,11 +123,12 @@ def dot(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """float32 rounded to a type, to the nearest, ties to even. Subnormal results stay: they become zero when used."""
+    flushes = _SUBNORMAL * 1.0 == 0.0  # whether this thread takes them for zero, here and behind
     torch.set_flush_denormal(False)
     try:
         return x.to(dtype)
     finally:
-        torch.set_flush_denormal(True)
+        torch.set_flush_denormal(flushes)
 
 
 @_flushed
