@@ -13,8 +13,6 @@
 namespace foretoken {
 namespace {
 
-constexpr int64_t kFolded = 16;  // queries at a time, whose exponentials are made together
-
 // By rows and key heads.
 std::vector<Piece> Attention::pieces(int64_t threads) const {
   const int64_t kv_heads = shape.kv_heads;
@@ -131,7 +129,7 @@ void Plan::attend(int64_t index, const Rows& rows) {
   pool_->run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
     const Task& task = tasks[static_cast<std::size_t>(i)];
     Walk walk(attention, piece_at(task.piece), scratch_of(thread));
-    // threads mostly take turns: this one probably goes on with the task that many further
+    // threads mostly take tasks in turn, so the next task of this thread is probably `threads` places further on
     const std::size_t later = static_cast<std::size_t>(i + pool_->threads());
     const int64_t next = later < tasks.size() && tasks[later].piece == task.piece ? tasks[later].block : Walk::kNone;
     for (int64_t block = task.block, at = task.at; block < task.block_to; ++block) {

@@ -183,7 +183,7 @@ class Walk {
         const int64_t q = h * per_head_;
         const int64_t share = count * (h - from) / (to - from), share_to = count * (h - from + 1) / (to - from);
         char* packed = packed_ + h * packed_each_;
-        if (!packed_whole_) pack_whole(query(q), packed);
+        if (!packed_whole_) a_.kernels.pack_for_repacked(query(q), a_.dim, 0, per_head_, per_head_, a_.dim, packed);
         a_.kernels.attend({keys, values, kBlock, (p_.head + h) * a_.head_bytes, a_.head_bytes},
                           {keys + at + share, values + at + share, share_to - share, (p_.head + next.from) * a_.head_bytes,
                            (next.to - next.from) * a_.head_bytes},
@@ -192,12 +192,6 @@ class Walk {
       }
     }
     packed_whole_ = true;
-  }
-
-  void pack_whole(const float* queries, char* packed) const {
-    const auto pack = a_.kernels.pack_repacked;
-    if (pack) return pack(queries, a_.dim, 0, per_head_, per_head_, a_.dim, packed);
-    a_.kernels.pack(Format::bf16, queries, a_.dim, 0, per_head_, per_head_, a_.dim, packed);
   }
 
   // Rows that find the block's keys in the same places.
@@ -353,7 +347,7 @@ class Walk {
   Found part_{};
   int64_t packed_each_ = 0;  // bytes of a key head's packed queries
   char* packed_ = nullptr;
-  bool packed_whole_ = false;  // whether all queries are, by `pack_repacked`
+  bool packed_whole_ = false;  // whether all queries are, by `pack_for_repacked`
 };
 
 }  // namespace

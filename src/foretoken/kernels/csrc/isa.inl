@@ -7,6 +7,7 @@ namespace {
 
 using foretoken::Format;
 using foretoken::Found;
+using foretoken::kFolded;
 using foretoken::kTile;
 using foretoken::PackedRows;
 using foretoken::Places;

@@ -72,11 +72,7 @@ const Machine& machine() {
   kernels_generic()->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
   kernels_generic()->linear(Format::bf16, rows, blocks, k, {packed.data(), n, 0, n}, {expected.data(), blocks * kTile});
   packed.resize(kernels->packed_bytes(Format::bf16, n, k) / 8 + 1);
-  if (kernels->pack_repacked) {
-    kernels->pack_repacked(x, stride, 0, n, n, k, packed.data());
-  } else {
-    kernels->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
-  }
+  kernels->pack_for_repacked(x, stride, 0, n, n, k, packed.data());
   kernels->linear_repacked(own, blocks, k, {packed.data(), n, 0, n}, {got.data(), blocks * kTile});
   return std::memcmp(expected.data(), got.data(), expected.size() * 4) == 0;
 }

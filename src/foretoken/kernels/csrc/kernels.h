@@ -138,7 +138,9 @@ struct Places {
 struct Found {
   float *tops, *sums, *outs;
 };
-// Queries of attention, packed by `pack_repacked`.
+// How many queries `fold` takes at most.
+constexpr std::int64_t kFolded = 16;
+// Queries of attention, packed by `pack_for_repacked`.
 struct Queries {
   const void* packed;
   std::int64_t count, width;
@@ -181,6 +183,12 @@ struct Kernels {
   // Rows for `linear_repacked`: as many bytes as `pack` fills. Null where `pack` does it.
   void (*pack_repacked)(const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
                         std::int64_t k, void* packed);
+  // The same, by whichever of the two does it.
+  void pack_for_repacked(const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
+                         std::int64_t k, void* packed) const {
+    if (pack_repacked) return pack_repacked(x, stride, from, to, n, k, packed);
+    pack(Format::bf16, x, stride, from, to, n, k, packed);
+  }
   void (*linear_repacked)(const void* weights, std::int64_t blocks, std::int64_t k, const PackedRows&, const Results&);
 
   // Of many rows, in bf16 for whatever weights: the inputs of one step alone, which are the results of two blocks. k: inputs
@@ -212,7 +220,7 @@ struct Kernels {
   // the same. Of fewer queries than `attend_from` the three one after the other are as good, and where there is no `attend`.
   void (*attend)(const Places& seen, const Places& next, const Queries&);
   std::int64_t attend_from;
-  // Adds what one block gave to what the blocks before it gave.
+  // Adds what one block gave to what the blocks before it gave, for up to kFolded queries.
   void (*fold)(const Found& so_far, const Found& block, std::int64_t queries, std::int64_t width);
   void (*divide)(const float* x, float by, std::int64_t n, float* out);
 

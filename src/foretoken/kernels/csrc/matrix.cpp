@@ -144,8 +144,8 @@ int64_t Arithmetic::packed_bytes(const Matrix& m, int64_t n) const {
 }
 
 void Arithmetic::pack_rows(const Matrix& m, const float* x, int64_t from, int64_t to, int64_t n, char* packed) const {
-  if (m.repacked && kernels->pack_repacked) {
-    kernels->pack_repacked(x, m.inputs, from, to, n, m.inputs, packed);
+  if (m.repacked) {
+    kernels->pack_for_repacked(x, m.inputs, from, to, n, m.inputs, packed);
   } else if (is_float(m.format)) {
     kernels->pack(m.format, x, m.inputs, from, to, n, m.inputs, packed);
   } else {

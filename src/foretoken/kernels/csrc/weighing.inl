@@ -191,35 +191,33 @@ void weigh(Format format, const float* weights, int64_t stride, int64_t queries,
   weigh_as<Format::fp32>(weights, stride, queries, values, from, to, width, out);
 }
 
+// The exponentials of all queries are made together.
 void fold(const Found& so_far, const Found& block, int64_t queries, int64_t width) {
-  for (int64_t first = 0; first < queries; first += 16) {
-    const int64_t some = queries - first < 16 ? queries - first : 16;
-    const V16 top = load(so_far.tops + first, some), block_top = load(block.tops + first, some);
-    const V16 both = max(top, block_top);
-    const V16 old = exponential(sub(top, both)), fresh = exponential(sub(block_top, both));
-    const V16 total = fma(load(so_far.sums + first, some), old, mul(load(block.sums + first, some), fresh));
-    float tops[16], totals[16], olds[16], freshes[16];
-    store(tops, both);
-    store(totals, total);
-    store(olds, old);
-    store(freshes, fresh);
-    for (int64_t i = 0; i < some; ++i) {
-      const int64_t q = first + i;
-      float* out = so_far.outs + q * width;
-      const float* block_out = block.outs + q * width;
-      if (block.sums[q] == 0.0f) continue;
-      const bool none = so_far.sums[q] == 0.0f;
-      so_far.tops[q] = none ? block.tops[q] : tops[i];
-      so_far.sums[q] = none ? block.sums[q] : totals[i];
-      if (none) {
-        std::memcpy(out, block_out, static_cast<std::size_t>(width) * 4);
-        continue;
-      }
-      const V16 by_old = set1(olds[i]), by_fresh = set1(freshes[i]);
-      for (int64_t at = 0; at < width; at += 16) {
-        const int64_t rest = width - at;
-        store(out + at, fma(load(out + at, rest), by_old, mul(load(block_out + at, rest), by_fresh)), rest);
-      }
+  const V16 top = load(so_far.tops, queries), block_top = load(block.tops, queries);
+  const V16 both = max(top, block_top);
+  const V16 old = exponential(sub(top, both)), fresh = exponential(sub(block_top, both));
+  const V16 total = fma(load(so_far.sums, queries), old, mul(load(block.sums, queries), fresh));
+  float tops[kFolded], totals[kFolded], olds[kFolded], freshes[kFolded];
+  store(tops, both);
+  store(totals, total);
+  store(olds, old);
+  store(freshes, fresh);
+  for (int64_t q = 0; q < queries; ++q) {
+    float* out = so_far.outs + q * width;
+    const float* block_out = block.outs + q * width;
+    if (block.sums[q] == 0.0f) continue;
+    if (so_far.sums[q] == 0.0f) {
+      so_far.tops[q] = block.tops[q];
+      so_far.sums[q] = block.sums[q];
+      std::memcpy(out, block_out, static_cast<std::size_t>(width) * 4);
+      continue;
+    }
+    so_far.tops[q] = tops[q];
+    so_far.sums[q] = totals[q];
+    const V16 by_old = set1(olds[q]), by_fresh = set1(freshes[q]);
+    for (int64_t at = 0; at < width; at += 16) {
+      const int64_t rest = width - at;
+      store(out + at, fma(load(out + at, rest), by_old, mul(load(block_out + at, rest), by_fresh)), rest);
     }
   }
 }
