@@ -15,7 +15,7 @@ import typer
 import foretoken.errors
 from foretoken.bench import figures
 from foretoken.cli.app import app
-from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TRAINED, TREE
+from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, OF_COPIES, TRAINED, TREE
 from foretoken.formats import FORMATS
 
 DOCS = Path(__file__).parent
@@ -65,7 +65,7 @@ def _drafts() -> Iterator[str]:
             "the folder of a [trained drafter](drafters.md#trained-drafters), or `moa`; or the folder or hub id of one "
             "[that others have trained](drafters.md#drafters-that-others-have-trained)",
             "a small network that was trained for the model drafts a chain; with an option of a tree, a tree",
-            {**TRAINED.options, **{n: kind for n, kind in CHECKPOINT_OPTIONS.items() if not n.startswith("own-")}},
+            {**TRAINED.options, **{n: kind for n, kind in CHECKPOINT_OPTIONS.items() if n not in OF_COPIES}},
         ),
         ("a copy, a checkpoint or a trained drafter, with one of these options", TREE.summary, TREE.options),
     ]

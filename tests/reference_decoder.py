@@ -23,11 +23,13 @@ KeysValues = tuple[torch.Tensor, torch.Tensor]  # [positions or rows, kv_heads, 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one sequence: what is committed, by layer, and a tree of tokens after it (-1: after the prefix)."""
+    """Rows of one sequence: what is committed, by layer, and a tree of tokens after it (-1: after the prefix). coded:
+    how many of the first blocks of what is committed are read in int8, in layers without a window."""
 
     committed: dict[int, KeysValues]
     tokens: Sequence[int]
     parents: Sequence[int]
+    coded: int = 0
 
     @property
     def length(self) -> int:
@@ -117,7 +119,10 @@ class ReferenceDecoder:
                 seen = part.length + len(path)
                 first = 0 if window is None else max(0, seen - window)
                 k, v = (torch.cat((before_keys, keys[path])), torch.cat((before_values, values[path])))
-                out.append(reference.attention(query[start + row], k[first:], v[first:], first))
+                if window is None:
+                    out.append(coded.attention(query[start + row], k, v, part.coded))
+                else:
+                    out.append(reference.attention(query[start + row], k[first:], v[first:], first))
             start += len(part.tokens)
         return torch.stack(out).flatten(1)
 

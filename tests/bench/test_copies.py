@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ for line in sys.stdin:
 
 
 def arguments(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"format": ["mxfp4"], "layers": 1, "rounds": 1, "llama_python": None, **given})
+    return argparse.Namespace(
+        **{"format": ["mxfp4"], "layers": 1, "rounds": 1, "long": [], "llama_python": None, **given}
+    )
 
 
 @pytest.fixture
@@ -57,11 +60,15 @@ def test_the_record_has_the_model_and_its_copies(monkeypatch: pytest.MonkeyPatch
     peer = tmp_path / "peer.py"
     peer.write_text(PEER, encoding="utf-8")
     monkeypatch.setattr(copies, "PEER", replace(copies.PEER, program=peer))
-    record = copies._measure(arguments(format=["mxfp4", "int2"], llama_python=sys.executable))
+    record = copies._measure(arguments(format=["mxfp4", "int2"], long=[20, 300], llama_python=sys.executable))
     passes = {(row["weights"], row["rows"]): row for row in record["passes"]}
     assert set(passes) == {(w, r) for w in ("bfloat16", "mxfp4", "int2") for r in (*copies.ROWS, "draft")}
     assert passes["int2", 1]["bytes"] < passes["mxfp4", 1]["bytes"] < passes["bfloat16", 1]["bytes"] / 3
     assert all(row["of_bfloat16"] == 1.0 for (weights, _), row in passes.items() if weights == "bfloat16")
+    kinds = [("bfloat16", "full"), ("mxfp4", "full"), ("mxfp4", "int8")]
+    long = [(row["context"], row["rows"], (row["weights"], row["kv"])) for row in record["long_texts"]]
+    assert long == [*product((20, 300), copies.LONG_ROWS, kinds)]
+    assert [row["of_plain_pass"] for row in record["long_texts"] if row["rows"] == 1][::3] == [1.0, 1.0]
     assert set(record["cast_seconds"]) == {"mxfp4", "int2"}
     assert record["llama_cpp"]["milliseconds"] == {rows: 64e3 * rows for rows in copies.ROWS}
     assert record["llama_cpp"]["faster_than_it"]["mxfp4"][1] > 1

@@ -221,6 +221,7 @@ def test_a_draft_that_knows_every_token_is_refused(asked: Asked, tmp_path: Path)
             "level": "int8",
             "format": "int8",
             "inputs": DRAFT_INPUTS,
+            "kv": "full",
             "quantiser": "direct",
             "from_copy": False,
             "sha256": None,

@@ -57,7 +57,7 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
             levels(spec)
         assert str(error.value) == (
             "draft 'stdlib-1m' has no option 'dept'; did you mean 'depth'? "
-            "(known: confidence, depth, format, group, inputs, k, least, nodes, own-cache, own-head, own-layers, "
+            "(known: confidence, depth, format, group, inputs, k, kv, least, nodes, own-cache, own-head, own-layers, "
             "shape, sharpness, tokens)"
         )
 
@@ -195,6 +195,7 @@ def test_a_checkpoint_may_be_in_a_low_bit_format_too_and_is_no_copy() -> None:
         ("int4:group=0", "draft 'int4': group is '0', expected a whole number, 1 to 9999"),
         ("int4:group", "draft 'int4': 'group' has no value; expected group=..."),
         ("int4:inputs=fp16", "draft 'int4': inputs is 'fp16'; did you mean 'bf16'? (known: bf16, fastest, fp32, int8)"),
+        ("int4:kv=int4", "draft 'int4': kv is 'int4' (known: full, int8)"),
         ("mxfp4:own-cache=yes", "draft 'mxfp4': own-cache takes no value; leave 'yes' out"),
         (
             "mxfp4:own_cache",

@@ -89,11 +89,14 @@ def bytes_in_memory(config: DecoderConfig, settings: LoadSettings) -> int:
     return size_of({name: (shape, DTYPES[dtype]) for name, shape in expected_shapes(config).items()})
 
 
-def decoder_of(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:
-    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep."""
+def decoder_of(
+    config: DecoderConfig, weights: Weights, settings: LoadSettings, *, coded_places: bool = False
+) -> Decoder:
+    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep. coded_places:
+    as `Decoder` has it."""
     # "auto" asks for "exact" and takes what is possible: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
-    return Decoder(config, weights, threads=settings.threads, promise=asked)
+    return Decoder(config, weights, threads=settings.threads, promise=asked, coded_places=coded_places)
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

@@ -23,8 +23,9 @@ from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
 from foretoken.drafters.recipe import Level, LoadedLevel
+from foretoken.drafters.table import KV
 from foretoken.drafters.trained import OBSERVED_IN
-from foretoken.errors import SettingError
+from foretoken.errors import DraftSpecError, SettingError
 from foretoken.formats import Format
 from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
@@ -58,6 +59,7 @@ class LoadedAs(NamedTuple):
     format: Format | None
     inputs: str
     own_layers: tuple[int, ...] = ()
+    kv: str | None = None
 
 
 Loaded = dict[LoadedAs, LoadedLevel]
@@ -65,7 +67,7 @@ Loaded = dict[LoadedAs, LoadedLevel]
 
 def loaded_as(level: Level) -> LoadedAs:
     """The key under which a level's decoder is kept."""
-    return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers)
+    return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers, level.options.get(KV))
 
 
 def memory_of_copies(levels: Sequence[Level], config: DecoderConfig) -> int:
@@ -159,7 +161,20 @@ def load_level(
     else:
         config, weights, tokenizer = read_checkpoint(level.folder, _mapped(settings))
         weights, copy = _low_bit(level, level.folder, config, weights, settings)
-    return LoadedLevel(decoder_of(config, weights, settings), tokenizer, copy)
+    decoder = decoder_of(config, weights, settings, coded_places=_codes_places(level, settings))
+    if level.options.get(KV) == "int8" and not decoder.codes_places:
+        raise DraftSpecError(
+            f"draft {level.name!r}: kv=int8 needs the native engine on the CPU, no bound of memory, and heads of a "
+            f"multiple of 16 numbers, at most 256; here it is {decoder.arithmetic}, with heads of {config.head_dim}; "
+            "leave kv out"
+        )
+    return LoadedLevel(decoder, tokenizer, copy)
+
+
+def _codes_places(level: Level, settings: LoadSettings) -> bool:
+    """Whether a level reads the target's old keys and values in int8: a copy on views of them, unless it is told not
+    to. A bound of memory was planned without what that takes."""
+    return level.reads_int8 and settings.memory is None
 
 
 def _trained(

@@ -2,7 +2,8 @@
 
 The model is a Llama of the 1b shape with random weights, whose values do not affect speed. A cast's time is the median
 of three casts after one that does not count. Single tokens and passes of several rows, of the model and of its copies
-in turn, are shares of what the bandwidth measured beside each allows. With `--llama-python PYTHON`, a Python that has
+in turn, are shares of what the bandwidth measured beside each allows. So are passes of the first copy behind long
+texts, whose old keys and values it reads in int8 or as they are. With `--llama-python PYTHON`, a Python that has
 llama-cpp-python and gguf, llama.cpp's Q4_0 of the same weights takes turns with them. Every turn measures the
 bandwidth, then runs one pass that does not count and three that do.
 """
@@ -11,16 +12,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from foretoken.api.build import load
 from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.bench.ceilings import Ceiling
-from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass, seconds_on
+from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass, random_cache, seconds_on
 from foretoken.bench.script import carry_out
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.peers import PEERS
@@ -37,6 +39,7 @@ from foretoken.prices.measuring import clocked, read_prompt
 Kind = int | str  # rows of a pass, or "draft"
 ROWS = (1, 2, 4, 8, 16)
 KINDS: tuple[Kind, ...] = (*ROWS, "draft")
+LONG, LONG_ROWS = (1024, 4096, 16_384), (1, 4, 8)  # positions of long texts, and rows of passes behind them
 STEPS = 8  # tokens of a draft, which is a chain in one call
 COUNTED = 3  # casts of a format, and passes of a turn, after one that does not count
 PEER, PEER_NAME = PEERS["llamacpp"], "llama.cpp"
@@ -74,8 +77,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(args: argparse.Namespace) -> dict[str, Any]:
-    if min(args.layers, args.rounds) < 1:
-        raise InputError("--layers or --rounds is below 1; expected 1 or more")
+    if min(args.layers, args.rounds, *args.long) < 1:
+        raise InputError("--layers, --rounds or --long has a number below 1; expected 1 or more")
     with checkpoint(args.layers) as (folder, _, about), ExitStack() as stack:
         target = load(folder, draft="none", weights="mapped").target
         decoders, casts = {"bfloat16": load(folder, draft="none", weights="copied").target}, {}
@@ -89,12 +92,14 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
             start = Start(folder, folder, about["threads"], None, TIMEOUT)
             peer = stack.enter_context(PeerProcess(environment, start))
         timed = in_turn(_runs(decoders, peer), args.rounds, ceiling)
+        beside = long_texts(decoders, args.format[0], args.long, args.rounds, ceiling)
         record = {
             **about,
             "inputs": DRAFT_INPUTS,
             **memory_speed(timed.values()),
             "cast_seconds": casts,
             "passes": _results(decoders, timed),
+            "long_texts": beside,
         }
         return record if peer is None else {**record, "llama_cpp": {**_beside(decoders, timed), **peer.about}}
 
@@ -111,6 +116,30 @@ def _runs(decoders: dict[str, Decoder], peer: PeerProcess | None) -> dict[tuple[
         if peer is not None and isinstance(kind, int):
             runs[PEER_NAME, kind] = partial(llama_cpp, peer, kind)
     return runs
+
+
+def long_texts(
+    decoders: Mapping[str, Decoder], label: str, lengths: Sequence[int], rounds: int, ceiling: Ceiling
+) -> list[dict[str, Any]]:
+    """Passes behind long texts: the model's, and those of a copy that reads old keys and values as they are ("full") or
+    in int8."""
+    if not lengths:
+        return []
+    model, full = decoders["bfloat16"], decoders[label]
+    int8 = Decoder(full.config, full.weights, threads=full.threads, coded_places=True)
+    text = random_cache(model, max(lengths))
+    kinds = {("bfloat16", "full"): model, (label, "full"): full, (label, "int8"): int8}
+    runs = {
+        (length, rows, kind): some(partial(one_pass, decoder, text.view(length=length), rows), COUNTED, uncounted=1)
+        for length, rows, (kind, decoder) in product(lengths, LONG_ROWS, kinds.items())
+    }
+    timed = in_turn(runs, rounds, ceiling)
+    found = []
+    for (length, rows, (weights, kv)), its in timed.items():
+        plain = timed[length, 1, ("bfloat16", "full")].median
+        place = {"context": length, "weights": weights, "kv": kv, "rows": rows}
+        found.append({**place, "milliseconds": its.milliseconds, "of_plain_pass": round(its.median / plain, 3)})
+    return found
 
 
 def _results(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed]) -> list[dict[str, Any]]:
@@ -142,6 +171,7 @@ def main() -> None:
     formats = ["mxfp4", "int8", "int4", "int3", "int2"]
     parser.add_argument("--format", nargs="+", default=formats, help="of the copies (%(default)s)")
     add_layers_and_rounds(parser)
+    parser.add_argument("--long", type=int, nargs="*", default=LONG, help="positions of long texts (%(default)s)")
     parser.add_argument("--llama-python", help="a Python that has llama-cpp-python and gguf, for llama.cpp's Q4_0")
     carry_out("copies", parser, _measure)
 

@@ -121,19 +121,23 @@ def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int)
     ]
 
 
+def random_cache(decoder: Decoder, length: int) -> Cache:
+    """A cache with so many positions that nobody has read."""
+    config, cache, writer = decoder.config, decoder.new_cache(), new_writer()
+    cache.place(range(-1, length - 1))
+    generator = torch.Generator().manual_seed(0)
+    for layer in range(config.num_layers):
+        values = torch.randn((length, config.num_kv_heads, config.head_dim), generator=generator)
+        cache.write(layer, range(length), values, values, writer)
+    cache.commit(range(length), writer)
+    return cache
+
+
 def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
     """How fast one row reads a long cache: the layers' time with it, minus their time with a short one."""
     target = load(folder, draft="none", weights="mapped").target
-    config = target.config
-    cache, short = target.new_cache(), read_prompt(target, 2)
-    writer = new_writer()
-    cache.place(range(-1, CONTEXT - 1))
-    generator = torch.Generator().manual_seed(0)
-    for layer in range(config.num_layers):
-        values = torch.randn((CONTEXT, config.num_kv_heads, config.head_dim), generator=generator)
-        cache.write(layer, range(CONTEXT), values, values, writer)
-    cache.commit(range(CONTEXT), writer)
-    size = CONTEXT * config.bytes_of_position(cache.dtype.itemsize)
+    cache, short = random_cache(target, CONTEXT), read_prompt(target, 2)
+    size = CONTEXT * target.config.bytes_of_position(cache.dtype.itemsize)
     timed = in_turn({0: lambda: [_layers(target, cache) - _layers(target, short)]}, rounds, ceiling)
     return {"context": CONTEXT, "cache_bytes": size, **timed[0].figures(size, "fraction_of_bandwidth")}
 

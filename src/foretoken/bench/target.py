@@ -173,13 +173,14 @@ def _level_called(level: str) -> str:
 def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
     """What each level is: its format, how the format was made, whose weights they are."""
     about = []
-    for (name, folder, format, inputs, _), level in loaded.items():
+    for (name, folder, format, inputs, *_), level in loaded.items():
         copy = level.copy
         about.append(
             {
                 "level": name,
                 "format": None if format is None else format.label,
                 "inputs": None if format is None else inputs,
+                "kv": "int8" if level.decoder.codes_places else "full",
                 "quantiser": None if format is None else "direct" if copy is None else copy.quantiser,
                 "from_copy": copy is not None,
                 "sha256": None if folder is None else _hash_of(folder),

@@ -20,8 +20,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from foretoken.decoder.coded_places import CodedPlaces, CodePlaces
 from foretoken.decoder.memory import FIRST_CAPACITY, UNWRITTEN, Memory, Places
 from foretoken.errors import ContractError
+from foretoken.formats.table import PLACES
 
 _writers = itertools.count(1)
 
@@ -49,6 +51,7 @@ class Cache:
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
         self._memory = memory
+        self._coded = CodedPlaces()
         self.device = memory.keys.device
 
     # -- scratch ----------------------------------------------------------------------------------------------------
@@ -139,6 +142,19 @@ class Cache:
         return Places(own.address(self.length - self.base, self.layers.start), prefix[::-1], memory)
 
     @property
+    def whole_blocks(self) -> int:
+        """Of a view: how many whole blocks of `PLACES` positions it sees of the cache at the bottom. 0 without a
+        parent."""
+        if self.parent is None:
+            return 0
+        return min(at.base for at in self.lineage() if at.parent is not None) // PLACES
+
+    def coded(self, code: CodePlaces) -> tuple[int, tuple[torch.Tensor, ...]]:
+        """Those blocks in int8: the number of their first layer, and for each block uint8 [layers, kv_heads, bytes]."""
+        *_, bottom = self.lineage()
+        return bottom.layers.start, bottom._coded.of(bottom._memory, self.whole_blocks, code)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type that keys and values are rounded to."""
         return self._memory.keys.dtype
@@ -219,6 +235,7 @@ class Cache:
             )
         span, memory = slice(start - self.base, stop - self.base), self._memory
         memory.overwrite(at, span, keys, values)
+        self._coded.cut(start - self.base)
 
     def truncate(self, length: int) -> None:
         """Keep only the first `length` positions, and no scratch. Views that were made before become unusable."""
@@ -227,6 +244,7 @@ class Cache:
         self.discard()
         if length < self.length:
             self._truncations += 1
+            self._coded.cut(length - self.base)
         self.length = length
 
     # -- reading ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LINEARS, LayerWeights, Weights
+from foretoken.formats.table import PLACES
+from foretoken.kernels.coded import bytes_of_places
 from foretoken.protocol.telemetry import Cost
 
 
@@ -27,12 +29,16 @@ class CostModel:
     output layer counts as a whole, with the rows of padding beyond `valid_vocab_size`.
     """
 
-    def __init__(self, config: DecoderConfig, weights: Weights) -> None:
+    def __init__(self, config: DecoderConfig, weights: Weights, *, coded_places: bool = False) -> None:
+        """coded_places: whether rows on views read whole blocks of old keys and values in int8."""
         itemsize = weights.embedding.element_size()  # also that of keys and values
         self._windows = config.windows
         self._embedding_row = config.hidden_size * itemsize
         self._per_key = 4 * config.num_heads * config.head_dim  # operations: two products of a row with a key's width
         self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize  # of a key and its value in a layer
+        # so many bytes fewer are read of a block of positions that is read in int8
+        whole = PLACES * self._key_bytes - bytes_of_places(config.num_kv_heads, config.head_dim)
+        self._saved = whole if coded_places else 0
         # sums over all layers below an index
         self._numbers = [0, *accumulate(map(_layer_numbers, weights.layers))]
         self._bytes = [0, *accumulate(map(_layer_bytes, weights.layers))]
@@ -50,7 +56,7 @@ class CostModel:
 
     def layers(self, rows: Rows, lo: int, hi: int) -> Cost:
         """Layers lo to hi (not included) over rows, each of which sees the keys up to `Rows.sees`."""
-        prefixes = ((s.cache.length, min(rows.positions[s.span])) for s in rows.segments)
+        prefixes = ((s.cache.length, min(rows.positions[s.span]), s.cache.whole_blocks) for s in rows.segments)
         return self._layers(rows.sees, prefixes, lo, hi, reads=1)
 
     def forward(self, rows: Rows) -> Cost:
@@ -61,27 +67,31 @@ class CostModel:
         """Whole passes over the first `count` rows of one sequence, one by one: embedding, all layers, output layer."""
         (segment,) = rows.segments
         positions = rows.positions[:count]
-        prefixes = ((segment.cache.length, position) for position in positions)
+        blocks = segment.cache.whole_blocks
+        prefixes = ((segment.cache.length, position, blocks) for position in positions)
         layers = self._layers(positions, prefixes, 0, len(self._windows), reads=count)
         head = Cost(2 * count * self._head_numbers, count * self._head_bytes)
         return self.embed(count) + layers + head
 
     def _layers(
-        self, positions: Sequence[int], prefixes: Iterable[tuple[int, int]], lo: int, hi: int, *, reads: int
+        self, positions: Sequence[int], prefixes: Iterable[tuple[int, int, int]], lo: int, hi: int, *, reads: int
     ) -> Cost:
-        """prefixes: the length of each, and the lowest position that reads it. reads: how often weights are read."""
+        """prefixes: the length of each, the lowest position that reads it, and how many whole blocks a view sees of the
+        cache at the bottom. reads: how often weights are read."""
         read = list(prefixes)
-        seen = keys = 0  # keys that rows are multiplied with; keys that are read or written
+        seen = keys = coded = 0  # keys that rows are multiplied with; keys that are read or written; blocks in int8
         for window, layers in self._windows_of(lo, hi):
             if window is None:
                 seen += layers * (sum(positions) + len(positions))
-                keys += layers * (sum(length for length, _ in read) + len(positions))
+                keys += layers * (sum(length for length, _, _ in read) + len(positions))
+                coded += layers * sum(blocks for _, _, blocks in read)
             else:
                 seen += layers * sum(min(position + 1, window) for position in positions)
-                prefix = sum(max(0, length - max(0, lowest + 1 - window)) for length, lowest in read)
+                prefix = sum(max(0, length - max(0, lowest + 1 - window)) for length, lowest, _ in read)
                 keys += layers * (prefix + len(positions))
         flops = 2 * len(positions) * (self._numbers[hi] - self._numbers[lo]) + self._per_key * seen
-        return Cost(flops, reads * (self._bytes[hi] - self._bytes[lo]), keys * self._key_bytes)
+        cache = keys * self._key_bytes - coded * self._saved
+        return Cost(flops, reads * (self._bytes[hi] - self._bytes[lo]), cache)
 
     def _windows_of(self, lo: int, hi: int) -> list[tuple[int | None, int]]:
         """Each window in a range of layers, and how many layers have it. Kept, since each pass asks for the same

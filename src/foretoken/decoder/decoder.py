@@ -25,7 +25,7 @@ from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.torch_pass import TorchPass
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
-from foretoken.kernels import forked, gpu, native
+from foretoken.kernels import forked, gpu, native, refusals
 from foretoken.protocol.telemetry import Cost
 
 T = TypeVar("T")
@@ -49,6 +49,9 @@ class Decoder:
     "pytorch", or for "native ISA": an instruction set other than the best, which changes no bit. With promise
     "algorithmic", PyTorch may sum in an order that depends on the number of rows; native passes never do. The cost of a
     call is added to its pass (`Rows.cost`).
+
+    coded_places: for drafts; rows on views read whole blocks of old keys and values in int8, if the decoder runs
+    natively, and if its heads have a multiple of 16 numbers, at most 256 (`codes_places`).
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Decoder:
         threads: int | None = None,
         promise: str = "exact",
         arithmetic: str = "auto",
+        coded_places: bool = False,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -79,14 +83,16 @@ class Decoder:
         self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not checked yet
         self.skips = 0  # so many tokens at the beginning of a text it does not read
         self.room = FIRST_CAPACITY  # positions for which a new cache has room at once; it then need not grow
-        self._costs = CostModel(config, weights)
+        self.codes_places = coded_places and self.because is None and refusals.can_be_coded(config.head_dim)
+        self._costs = CostModel(config, weights, coded_places=self.codes_places)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | GpuPass | TorchPass
         if kind == "triton":
             self._pass = GpuPass(config, weights, rope)
             self.promise = "exact"
         elif self.because is None:
-            self._pass = NativePass(config, weights, rope, self.threads, isa or native.isa())
+            isa, coded = isa or native.isa(), self.codes_places
+            self._pass = NativePass(config, weights, rope, self.threads, isa, coded_places=coded)
             self.promise = "exact"
         else:
             batched = promise == "algorithmic"

@@ -14,12 +14,14 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.coded_places import CodePlaces
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.parts import PARTS, acquired, stretches
 from foretoken.decoder.linear import Linear
@@ -68,8 +70,19 @@ class NativePass:
 
     name = "native"
 
-    def __init__(self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, isa: str) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        rope: RopeTable,
+        threads: int,
+        isa: str,
+        *,
+        coded_places: bool = False,
+    ) -> None:
+        """coded_places: whether rows on views read whole blocks of old keys and values in int8."""
         self.isa = isa
+        self._code = partial(native.code_places, isa=isa, threads=threads) if coded_places else None
         self._threads = threads
         self._config = config
         self._weights = weights
@@ -178,7 +191,7 @@ class NativePass:
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
         self._expect_fit(rows, layers)
-        with _placed(rows) as places:
+        with _placed(rows, self._code) as places:
             tokens: list[int] = self._plan.chain(
                 token, rows.positions, *self._rope.addresses(rows.positions), places, rows.paths
             )
@@ -207,7 +220,7 @@ class NativePass:
             raise ContractError(
                 "layers whose weights come in part by part run hidden states of rows that see no others"
             )
-        with _placed(rows) as places, self._alone():
+        with _placed(rows, self._code) as places, self._alone():
             pieces = list(self._pieces(rows, places, hidden, scores))
             for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):
                 first, ends = stretch.start == len(PARTS) * layers.start, stretch.stop == len(PARTS) * layers.stop
@@ -281,8 +294,9 @@ class NativePass:
 
 
 @contextmanager
-def _placed(rows: Rows) -> Iterator[list[list[int]]]:
-    """The addresses of each segment's keys and values, in the form that the plan reads.
+def _placed(rows: Rows, code: CodePlaces | None) -> Iterator[list[list[int]]]:
+    """The addresses of each segment's keys and values, in the form that the plan reads. code: codes those that are old
+    in int8; None: they are read as they are.
 
     While a pass runs by address, other Python threads run, too. A cache to which the pass writes must not move its
     memory. Memory under a view is only read. It is kept alive here, so the cache that owned it may move on.
@@ -292,9 +306,14 @@ def _placed(rows: Rows) -> Iterator[list[list[int]]]:
         cache.writers += 1
     try:
         places = [cache.addresses() for cache in caches]
+        coded = [(0, ()) if code is None else cache.coded(code) for cache in caches]
         yield [
-            [s.span.start, s.span.stop, s.cache.length, s.slots.start, *place.own, *itertools.chain(*place.prefix)]
-            for s, place in zip(rows.segments, places, strict=True)
+            [
+                *(s.span.start, s.span.stop, s.cache.length, s.slots.start, *place.own),
+                *(len(blocks), blocks[0].stride(0) if blocks else 0, layer, *(block.data_ptr() for block in blocks)),
+                *itertools.chain(*place.prefix),
+            ]
+            for s, place, (layer, blocks) in zip(rows.segments, places, coded, strict=True)
         ]
     finally:
         for cache in caches:

@@ -14,7 +14,7 @@ from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
 from foretoken.copies import beside
 from foretoken.decoder.config import read_config, read_json
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel, Recipe, recipe_of
-from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, NOT_CAST, TREE
+from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, KV, NOT_CAST, TREE
 from foretoken.drafters.trained import as_trained
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
@@ -47,6 +47,7 @@ class DecoderRecipe(Recipe):
         if level.is_copy or level.folder is not None:
             _expect_own_layers(level, folder)
             _expect_inputs(level)
+            _expect_views(level)
             return level
         place = resolve(level.name, accept=_expect_draft)
         _expect_draft(place)  # once more, with its weights
@@ -72,6 +73,7 @@ class DecoderRecipe(Recipe):
         level = replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
         _expect_own_layers(level, folder)
         _expect_inputs(level)
+        _expect_views(level)
         return level
 
     def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
@@ -103,6 +105,7 @@ def _hint(name: str) -> str:
 
 
 _WHY_NOT = {
+    KV: "and has keys and values of its own",
     "own-cache": "and has a cache of its own anyhow",
     "own-layers": "so no layer can stay the model's own",
     "own-head": "so no layer can stay the model's own",
@@ -139,6 +142,16 @@ def _expect_inputs(level: Level) -> None:
         raise DraftSpecError(
             f"draft {level.name!r} is in {level.format.label}, and only mxfp4 is multiplied with inputs=fp32; leave it "
             "out, or give inputs=bf16"
+        )
+
+
+def _expect_views(level: Level) -> None:
+    """Raise DraftSpecError for a way to read the target's keys and values, if the level has keys and values of its
+    own."""
+    if KV in level.options and "own-cache" in level.options:
+        raise DraftSpecError(
+            f"draft {level.name!r}: {KV!r} says how a copy reads the model's keys and values, and with 'own-cache' it "
+            "reads its own; leave one of them out"
         )
 
 

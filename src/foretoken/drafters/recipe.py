@@ -16,7 +16,7 @@ from foretoken.copies.beside import About
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shapes import OUTPUT
 from foretoken.decoder.views import Views
-from foretoken.drafters.table import TRAINED, TRAINED_TREE, DrafterEntry
+from foretoken.drafters.table import KV, TRAINED, TRAINED_TREE, DrafterEntry
 from foretoken.errors import DraftSpecError, quoted
 from foretoken.formats import Format
 from foretoken.protocol.roles import Drafter
@@ -66,6 +66,15 @@ class Level:
     def own_layers(self) -> tuple[int, ...]:
         """For a copy of the target: the layers that stay the target's own, `OUTPUT` for the output layer."""
         return (*self.options.get("own-layers", ()), *((OUTPUT,) if "own-head" in self.options else ()))
+
+    @property
+    def reads_int8(self) -> bool:
+        """Whether it is a copy on the target's cache that is to read old keys and values in int8: unless it is told, if
+        it has four bits or fewer. A copy in int8 loses more by it (LOG.md, 29 November 2026)."""
+        if not self.is_copy or "own-cache" in self.options or self.format is None:
+            return False
+        usual = "int8" if self.format.bits <= 4 else "full"
+        return bool(self.options.get(KV, usual) == "int8")
 
     @property
     def has_decoder(self) -> bool:

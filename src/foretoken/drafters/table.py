@@ -29,6 +29,8 @@ class DrafterEntry:
 
 
 _INPUTS = ("fastest", "int8", "bf16")  # what rows are rounded to before they meet low-bit weights
+KV = "kv"  # how a copy reads the model's old keys and values
+_KV = ("int8", "full")
 _TREE_OPTIONS: dict[str, OptionKind] = {
     "k": int,
     "depth": int,
@@ -57,6 +59,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
             "format": tuple(FORMATS),
             "group": int,
             "inputs": _INPUTS,
+            KV: _KV,
             "slots": ("fixed", "lookup", "recycle"),
         },
     ),
@@ -65,7 +68,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
         "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
         "the disk, and draft a deep tree; one pass of the model checks it. With `subspec,lookup` the "
         "tree grows further while that pass waits for the disk; the option `pauses` turns this off",
-        {"format": tuple(FORMATS), "group": int, "inputs": _INPUTS, **_TREE_OPTIONS, "pauses": bool},
+        {"format": tuple(FORMATS), "group": int, "inputs": _INPUTS, KV: _KV, **_TREE_OPTIONS, "pauses": bool},
     ),
 }
 
@@ -92,9 +95,11 @@ TRAINED_TREE = DrafterEntry("foretoken.drafters.trained_tree_recipe", TREE.summa
 COPY_OPTIONS: dict[str, OptionKind] = {
     "group": int,
     "inputs": (*_INPUTS, "fp32"),
+    KV: _KV,
     "own-cache": bool,
     "own-layers": list,
     "own-head": bool,
 }
+OF_COPIES = (KV, "own-cache", "own-layers", "own-head")  # what no other checkpoint can be told
 NOT_CAST = "bf16"  # in place of a format: the checkpoint is taken as it is, in whatever type
 CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": (NOT_CAST, *FORMATS), **COPY_OPTIONS}

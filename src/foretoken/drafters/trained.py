@@ -12,7 +12,7 @@ from foretoken.common.source import EMBEDDED_DRAFTERS
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Level
-from foretoken.drafters.table import TRAINED, TRAINED_TREE, TREE
+from foretoken.drafters.table import OF_COPIES, TRAINED, TRAINED_TREE, TREE
 from foretoken.errors import DraftSpecError, ModelError, quoted
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
@@ -110,7 +110,7 @@ def as_trained(level: Level, place: Path, folder: Path) -> Level:
 def trained_level(level: Level, place: Path) -> Level:
     """The level for a trained drafter of this model. Raises DraftSpecError for options that only copies have."""
     for option in level.options:
-        if option.startswith("own-"):
+        if option in OF_COPIES:
             raise DraftSpecError(
                 f"draft {quoted(level.name, 80)} is a trained drafter, which has no option {option!r}; leave it out"
             )

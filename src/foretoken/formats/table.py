@@ -9,6 +9,7 @@ from foretoken.errors import SettingError, nearest, quoted
 
 BLOCK = 32  # inputs of a block
 TILE = 16  # outputs of a tile
+PLACES = 256  # positions whose keys and values are put into int8 together
 GROUPS = (32, 64, 128)  # inputs that may share a scale and a zero point
 BITS = {"mxfp4": 4, "int8": 8, "int4": 4, "int3": 3, "int2": 2}
 

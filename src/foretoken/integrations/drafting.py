@@ -144,9 +144,9 @@ def _target(folder: Path, levels: Sequence[Level], settings: LoadSettings) -> De
 
 
 def _has_room(count: int) -> bool:
-    """Whether there is memory for so many bytes more."""
+    """Whether there is memory for so many bytes of keys and values more, and for them in int8, which drafts read."""
     left = memory_left()
-    return left is None or left > count + _SPARE
+    return left is None or left > count * 3 // 2 + _SPARE
 
 
 def _cores() -> set[int]:

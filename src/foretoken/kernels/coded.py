@@ -1,18 +1,23 @@
 """The native kernels' arithmetic with low-bit weights, in PyTorch: the definition of their bits.
 
 With bf16 inputs, a low-bit weight gives the same as the bf16 weight that holds the values of its codes
-(`foretoken.formats.values`), so `reference.linear` defines these bits. This module defines the rest: int8 inputs, which
-drafts use, and fp32 inputs with mxfp4, for comparison (paper 004, sections III-D and IV-D).
+(`foretoken.formats.values`), so `reference.linear` defines these bits. This module defines the rest: int8
+inputs, and attention over keys and values in int8, which drafts use; and fp32 inputs with mxfp4, for comparison (paper
+004, sections III-D and IV-D).
 """
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch.nn.functional import pad
 
-from foretoken.formats.table import BLOCK
+from foretoken.formats.quantiser import quantise
+from foretoken.formats.table import BLOCK, FORMATS, PLACES
 from foretoken.formats.values import codes_of
-from foretoken.formats.weight import QuantisedWeight
+from foretoken.formats.weight import QuantisedWeight, parts
+from foretoken.kernels import reference
 from foretoken.kernels.reference import flushed, fused
 
 SMALLEST, LARGEST = 2.0**-40, 2.0**60  # largest of 32 inputs: if below, all are zero; if above, the row is NaN
@@ -115,3 +120,48 @@ def linear_fp32(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | N
                 sums = fused(values[:, block, i].expand_as(out), blocks[:, block, i, None].expand_as(out), sums)
             out = fused(sums, powers[:, block].expand_as(out), out)
         return out if bias is None else out + bias
+
+
+def bytes_of_places(kv_heads: int, head_dim: int) -> int:
+    """The bytes of a layer's keys and values at `PLACES` positions in int8."""
+    kinds = (*parts(FORMATS["int8"], PLACES, head_dim).values(), *parts(FORMATS["int8"], head_dim, PLACES).values())
+    return kv_heads * sum(prod(part.shape) * part.dtype.itemsize for part in kinds)
+
+
+def code_places(keys: torch.Tensor, values: torch.Tensor) -> tuple[QuantisedWeight, QuantisedWeight]:
+    """The keys and values of one key head at `PLACES` positions, [PLACES, head_dim] each, in int8.
+
+    Keys are coded as a weight of a linear layer whose outputs are positions: each key has a scale. Values are coded as
+    a weight whose inputs are positions: each number of a head has a scale for all of them.
+    """
+    int8 = FORMATS["int8"]
+    return quantise(keys, int8, name="keys"), quantise(values.T.contiguous(), int8, name="values")
+
+
+def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, blocks: int) -> torch.Tensor:
+    """Attention of one row over the positions from 0 on, of which the first `blocks` times `PLACES` are in int8.
+
+    query: float32 [heads, head_dim]; keys, values: [seen, kv_heads, head_dim], in the cache's format. What a block in
+    int8 gives: `linear_int8` makes scores of queries and keys; the softmax is that of `reference.attention`, and its
+    exponentials are not rounded; `linear_int8` weighs the values with them. Returns [heads, head_dim].
+    """
+    with flushed():
+        coded = (
+            _coded_part(query, keys[start : start + PLACES], values[start : start + PLACES])
+            for start in range(0, blocks * PLACES, PLACES)
+        )
+        first = blocks * PLACES
+        rest = reference.attention_parts(query, keys[first:], values[first:], first)
+        return reference.joined((*coded, *rest))
+
+
+def _coded_part(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> reference.Part:
+    group = len(query) // keys.shape[1]
+    found: list[reference.Part] = []
+    for head, queries in enumerate(torch.split(query, group)):
+        its_keys, its_values = code_places(keys[:, head], values[:, head])
+        scores = linear_int8(queries, its_keys)
+        top, weights, total = reference.softmax(scores * reference.score_scale(query.shape[1]))
+        found.append((top, total, linear_int8(weights, its_values)))
+    top, total, out = (torch.cat(each) for each in zip(*found, strict=True))
+    return top, total, out

@@ -282,6 +282,24 @@ def widen(x: torch.Tensor, isa: str) -> torch.Tensor:
     return out
 
 
+def code_places(keys: torch.Tensor, values: torch.Tensor, isa: str, threads: int = 1) -> torch.Tensor:
+    """The keys and values of 256 positions in int8, as drafts may read them: docs/formats.md.
+
+    keys, values: [layers, 256, kv_heads, head_dim], bf16, fp16 or fp32, in which a layer lies in one piece; head_dim is
+    a multiple of 16, at most 256. Returns uint8 [layers, kv_heads, bytes].
+    """
+    import torch
+
+    refusals.expect_places(keys, values)
+    layers, _, heads, width = keys.shape
+    coded = torch.empty((layers, heads, _present().coded_bytes(width)), dtype=torch.uint8)
+    _present().code_places(
+        *(_NUMBERS[isa], threads, FORMATS[str(keys.dtype)], layers, heads, width),
+        *(keys.data_ptr(), values.data_ptr(), keys.stride(0) * keys.element_size(), coded.data_ptr()),
+    )
+    return coded
+
+
 def read_seconds(memory: torch.Tensor, threads: int, streams: int, isa: str) -> float:
     """The seconds of reading a whole tensor once. streams: how many each thread reads, 1, 2, 4, 8 or 16."""
     refusals.expect_streams(memory, streams)

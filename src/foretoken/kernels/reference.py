@@ -17,7 +17,7 @@ Whoever changes what any of this gives raises `DEFINITION`, so that records of b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -32,21 +32,28 @@ R = TypeVar("R")
 
 DEFINITION = 2  # from 2 on (November 2026), attention over a bf16 cache rounds its exponentials before it weighs values
 BLOCK = 256  # positions of one block of attention
+# what a block of attention gives: for each head the largest score, the sum of exponentials, their products with values
+Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _SUBNORMAL = 5e-324
 
 
 @contextmanager
 def flushed() -> Iterator[None]:
     """Run on one thread, with subnormal numbers as zero, as native passes do."""
-    threads = torch.get_num_threads()
+    threads, flushes = torch.get_num_threads(), _flushes()
     torch.set_num_threads(1)
     if not torch.set_flush_denormal(True):
         raise NativeError("this machine cannot count subnormal numbers as zero, which the reference needs")
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushes)
         torch.set_num_threads(threads)
+
+
+def _flushes() -> bool:
+    """Whether this thread takes subnormal numbers for zero."""
+    return _SUBNORMAL * 1.0 == 0.0
 
 
 def _flushed(function: Callable[P, R]) -> Callable[P, R]:
@@ -123,7 +130,7 @@ def dot(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """float32 rounded to a type, to the nearest, ties to even. Subnormal results stay: they become zero when used."""
-    flushes = _SUBNORMAL * 1.0 == 0.0  # whether this thread takes them for zero, here and behind
+    flushes = _flushes()
     torch.set_flush_denormal(False)
     try:
         return x.to(dtype)
@@ -191,19 +198,38 @@ def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, fir
     products with the values. With values in bf16 that sum has the order of bf16 weights, whose inputs are the block's
     positions; with others, key comes after key. Then each block is added to those before. Returns [heads, head_dim].
     """
+    return joined(attention_parts(query, keys, values, first))
+
+
+def attention_parts(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int) -> Iterator[Part]:
+    """The blocks of `attention` before they are added up, with subnormal numbers as zero."""
     heads, head_dim = query.shape
     group = heads // keys.shape[1]
-    scale = 1.0 / _root(torch.tensor(float(head_dim)))
-    scores = dot(query[:, None, :], keys.repeat_interleave(group, dim=1).transpose(0, 1)) * scale  # [heads, seen]
+    scores = dot(query[:, None, :], keys.repeat_interleave(group, dim=1).transpose(0, 1)) * score_scale(head_dim)
     shared = values.repeat_interleave(group, dim=1).permute(1, 2, 0)  # [heads, head_dim, seen]
-    state: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     for start in range(first // BLOCK * BLOCK, first + len(keys), BLOCK):
         span = range(max(start, first), min(start + BLOCK, first + len(keys)))
-        part = scores[:, span.start - first : span.stop - first]
-        top = _largest(part, span.start - start)
-        weights = _exp(part - top[:, None])
-        out = _weighed(weights, shared[..., span.start - first : span.stop - first], span.start - start)
-        block = (top, _sum(weights, span.start - start), out)
+        of, offset = slice(span.start - first, span.stop - first), span.start - start
+        top, weights, total = softmax(scores[:, of], offset)
+        yield top, total, _weighed(weights, shared[..., of], offset)
+
+
+def score_scale(head_dim: int) -> torch.Tensor:
+    """What products of queries and keys are multiplied with."""
+    return 1.0 / _root(torch.tensor(float(head_dim)))
+
+
+def softmax(scores: torch.Tensor, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of scores [heads, n] of a block's positions from `offset` on: the largest, the exponentials, and their sum."""
+    top = _largest(scores, offset)
+    weights = _exp(scores - top[:, None])
+    return top, weights, _sum(weights, offset)
+
+
+def joined(parts: Iterable[Part]) -> torch.Tensor:
+    """Blocks added up, one after the other: [heads, head_dim]."""
+    state: Part | None = None
+    for block in parts:
         state = block if state is None else _fold(state, block)
     assert state is not None
     return state[2] / state[1][:, None]
@@ -220,9 +246,7 @@ def _weighed(weights: torch.Tensor, values: torch.Tensor, offset: int) -> torch.
     return out
 
 
-def _fold(
-    before: tuple[torch.Tensor, torch.Tensor, torch.Tensor], block: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _fold(before: Part, block: Part) -> Part:
     top = torch.where(before[0] > block[0], before[0], block[0])
     old, fresh = _exp(before[0] - top), _exp(block[0] - top)
     return (

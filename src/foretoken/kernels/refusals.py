@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ContractError
+from foretoken.formats.table import PLACES
 from foretoken.kernels import choosing
 from foretoken.kernels.choosing import Floats, Noise
 
@@ -129,6 +130,30 @@ def expect_rounding(x: torch.Tensor, dtype: torch.dtype) -> None:
         raise ContractError(f"cannot round to {name}; expected bfloat16, float16 or float32")
 
 
+def can_be_coded(head_dim: int) -> bool:
+    """Whether kernels take keys and values of so many numbers in int8."""
+    return head_dim % 16 == 0 and head_dim <= 256
+
+
+def expect_places(keys: torch.Tensor, values: torch.Tensor) -> None:
+    """Expect keys and values of a block of positions, [layers, 256, kv_heads, head_dim], each layer in one piece."""
+    for name, tensor in (("keys", keys), ("values", values)):
+        shape = ("layers", str(PLACES), "kv_heads", "head_dim")
+        _expect_type(name, tensor, shape, FLOATS, "bfloat16, float16 or float32")
+        _, positions, heads, width = tensor.shape
+        fits = positions == PLACES and can_be_coded(width)
+        if not fits or tensor.stride()[1:] != (heads * width, width, 1):
+            raise ContractError(
+                f"{name} are {list(tensor.shape)} with strides {tensor.stride()}; expected [{', '.join(shape)}], "
+                "head_dim a multiple of 16 and at most 256, each layer in one piece"
+            )
+    if keys.shape != values.shape or keys.dtype != values.dtype or keys.stride() != values.stride():
+        raise ContractError(
+            f"keys are {keys.dtype} {list(keys.shape)} with strides {keys.stride()}, and values {values.dtype} "
+            f"{list(values.shape)} with strides {values.stride()}; expected the same"
+        )
+
+
 def expect_streams(memory: torch.Tensor, streams: int) -> None:
     """Expect memory that can be read in whole cache lines, and a number of streams that the kernels support."""
     if memory.data_ptr() % 64 or not memory.is_contiguous():
@@ -138,11 +163,15 @@ def expect_streams(memory: torch.Tensor, streams: int) -> None:
 
 
 def _expect(name: str, tensor: torch.Tensor, shape: tuple[str, ...], types: tuple[str, ...], wanted: str) -> None:
+    _expect_type(name, tensor, shape, types, wanted)
+    if not tensor.is_contiguous():
+        raise ContractError(f"{name} has strides {tensor.stride()}; expected contiguous memory: call .contiguous()")
+
+
+def _expect_type(name: str, tensor: torch.Tensor, shape: tuple[str, ...], types: tuple[str, ...], wanted: str) -> None:
     dtype = str(tensor.dtype)
     if dtype not in types or tensor.ndim != len(shape) or tensor.device.type != "cpu":
         raise ContractError(
             f"{name} is {dtype.removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}; expected {wanted} "
             f"[{', '.join(shape)}] on the CPU"
         )
-    if not tensor.is_contiguous():
-        raise ContractError(f"{name} has strides {tensor.stride()}; expected contiguous memory: call .contiguous()")

@@ -209,6 +209,7 @@ _KEYS = (
     "format",
     "group",
     "inputs",
+    "kv",
     "own-cache",
     "own-layers",
     "own-head",

@@ -6,7 +6,7 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kBlock = 256;    // positions
-static_assert(kBlock <= kMostPlaces);
+static_assert(kBlock <= kMostPlaces && kBlock == kCodedPlaces);
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near, at most
 constexpr int64_t kNearKeys = 16;  // the same in a wide first cache, for kernels without tiles
 constexpr int64_t kStretch = 32;   // and whose values are; also what is added up as one
@@ -90,6 +90,14 @@ struct Attention {
   void finish(const Piece& p, Range heads, float* part) const;
 };
 
+}  // namespace
+}  // namespace foretoken
+
+#include "attention_coded.inl"
+
+namespace foretoken {
+namespace {
+
 // One piece, over blocks of positions one after the other.
 class Walk {
  public:
@@ -100,7 +108,8 @@ class Walk {
         p_(piece),
         heads_(piece.heads()),
         per_head_(a_.per_head(piece)),
-        scratch_(scratch) {
+        scratch_(scratch),
+        coded_(attention, per_head_, heads_, scratch) {
     reserve();
     gather();
   }
@@ -110,6 +119,9 @@ class Walk {
     base_ = block * kBlock;
     next_block_ = next;
     part_ = found_at(part, a_.queries(p_));
+    if (const char* coded = coded_at(block); coded && all_see_all()) {
+      return coded_.attend(coded, next == kNone ? nullptr : coded_at(next), part_);
+    }
     if (a_.attends(per_head_) && all_see_all()) return attend();
     std::memset(part_.sums, 0, static_cast<std::size_t>(per_head_ * heads_) * 4);
     std::memset(part_.outs, 0, static_cast<std::size_t>(per_head_ * heads_ * a_.dim) * 4);
@@ -192,6 +204,15 @@ class Walk {
       }
     }
     packed_whole_ = true;
+  }
+
+  // Where a block's keys and values lie in int8, from this piece's first head on; null if they do not, and for rows with a
+  // window: some would see a part of the block, and a row's bits must not depend on what other rows see.
+  const char* coded_at(int64_t block) const {
+    const Segment& s = *p_.segment;
+    if (a_.window || block >= static_cast<int64_t>(s.coded.size())) return nullptr;
+    return s.coded[static_cast<std::size_t>(block)] + (a_.layer - s.first_coded) * s.coded_bytes +
+           p_.head * CodedPlaces::bytes(a_.dim);
   }
 
   // Rows that find the block's keys in the same places.
@@ -337,6 +358,7 @@ class Walk {
   const Piece& p_;
   const int64_t heads_, per_head_;  // queries of a key head
   Scratch& scratch_;
+  CodedWalk coded_;
   const bool tiles_ = a_.kernels.rows.together > 0;
   const bool near_ = !tiles_ && first_cache_is_wide();  // whether the first cache is used for what comes next
   const int64_t heads_at_once_ = tiles_ ? heads_ : kHeads;

@@ -117,9 +117,10 @@ inline std::int32_t excess(Format format) {
   return 0;
 }
 
+inline V16 magnitude(V16 v) { return as_floats(masked(as_ints(v), 0x7fffffffu)); }
+
 inline bool pack_block(const float* x, int64_t rest, std::int32_t too_large, Block* out) {
   const V16 a = load(x, rest < 16 ? rest : 16), b = rest > 16 ? load(x + 16, rest - 16) : set1(0.0f);
-  auto magnitude = [](V16 v) { return as_floats(masked(as_ints(v), 0x7fffffffu)); };
   const float top = largest(max(magnitude(a), magnitude(b)));
   std::memset(out, 0, sizeof *out);
   out->scale = 1.0f;

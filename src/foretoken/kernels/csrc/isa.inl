@@ -303,7 +303,9 @@ double log_total(const float* x, int64_t n, float temperature) {
 
 #include "choosing.inl"
 #include "codes.inl"
+#include "coding.inl"
 #include "weighing.inl"
+#include "attending_coded.inl"
 
 namespace {
 
@@ -319,7 +321,7 @@ constexpr foretoken::Kernels table_of(const char* name, int64_t together, foreto
                                       decltype(foretoken::Kernels::pack_step) pack_step = nullptr) {
   return {name, together, rows, mxfp4_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, pack_step,
           coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, attend,
-          attend_from, fold, divide, argmax, rank, log_total};
+          attend_from, code_places, kAttendCoded, fold, divide, argmax, rank, log_total};
 }
 
 }  // namespace

@@ -133,6 +133,24 @@ struct Places {
   const char* value(std::int64_t i) const { return static_cast<const char*>(values[i]) + at; }
 };
 
+// The keys and values of one key head at kCodedPlaces places in int8 (docs/formats.md): keys as a weight [places, width],
+// values as one [width, places]. They lie one behind the other: scales of keys, scales of values, codes of keys, codes of
+// values. width: a multiple of 16.
+constexpr std::int64_t kCodedPlaces = 256;
+struct CodedPlaces {
+  Codes keys, values;
+
+  static std::int64_t scale_bytes(std::int64_t width) { return (kCodedPlaces + width) * 4; }
+  static std::int64_t key_bytes(std::int64_t width) { return kCodedPlaces / kTile * blocks_of(width) * block_bytes(Format::int8); }
+  static std::int64_t bytes(std::int64_t width) {
+    return scale_bytes(width) + key_bytes(width) + width / kTile * blocks_of(kCodedPlaces) * block_bytes(Format::int8);
+  }
+  static CodedPlaces at(const char* from, std::int64_t width) {
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(from + scale_bytes(width));
+    return {{Format::int8, 0, codes, from}, {Format::int8, 0, codes + key_bytes(width), from + kCodedPlaces * 4}};
+  }
+};
+
 // What attention finds for some queries: of each the largest score, the sum of the exponentials (0: nothing was seen), and the
 // values that they weigh.
 struct Found {
@@ -140,7 +158,7 @@ struct Found {
 };
 // How many queries `fold` takes at most.
 constexpr std::int64_t kFolded = 16;
-// Queries of attention, packed by `pack_for_repacked`.
+// Queries of attention, packed for their keys.
 struct Queries {
   const void* packed;
   std::int64_t count, width;
@@ -220,6 +238,12 @@ struct Kernels {
   // the same. Of fewer queries than `attend_from` the three one after the other are as good, and where there is no `attend`.
   void (*attend)(const Places& seen, const Places& next, const Queries&);
   std::int64_t attend_from;
+  // Codes kCodedPlaces places into CodedPlaces.
+  void (*code_places)(Format, const Places&, std::int64_t width, char* coded);
+  // Attention over CodedPlaces that all queries see, which were packed by `pack_coded` for int8. Bytes of `next` are fetched
+  // meanwhile. Null where its parts one after the other are as good: `linear_coded` with keys, `soften`, `pack_coded`,
+  // `linear_coded` with values.
+  void (*attend_coded)(const CodedPlaces& seen, const char* next, std::int64_t next_bytes, const Queries&);
   // Adds what one block gave to what the blocks before it gave, for up to kFolded queries.
   void (*fold)(const Found& so_far, const Found& block, std::int64_t queries, std::int64_t width);
   void (*divide)(const float* x, float by, std::int64_t n, float* out);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bandwidth.h"
+#include "coded_places.h"
 #include "isas.h"
 #include "matrix.h"
 #include "plan.h"
@@ -61,12 +62,14 @@ Layer layer(const Numbers& v, const Shape& shape) {
   return l;
 }
 
-// from, to, length, slot, keys, values, bytes a layer, first layer, then spans: start, end, keys, values, bytes a layer,
-// first layer
+// from, to, length, slot, keys, values, bytes a layer, first layer; how many times places in int8, bytes a layer, first
+// layer, then where each lies; then spans: start, end, keys, values, bytes a layer, first layer
 Segment segment(const Numbers& v) {
   Segment s{v.at(0), v.at(1), v.at(2), v.at(3), at<char>(static_cast<Address>(v.at(4))),
-            at<char>(static_cast<Address>(v.at(5))), v.at(6), v.at(7), {}};
-  for (std::size_t i = 8; i < v.size(); i += 6) {
+            at<char>(static_cast<Address>(v.at(5))), v.at(6), v.at(7), {}, v.at(9), v.at(10), {}};
+  const std::size_t spans = 11 + static_cast<std::size_t>(v.at(8));
+  for (std::size_t i = 11; i < spans; ++i) s.coded.push_back(at<const char>(static_cast<Address>(v.at(i))));
+  for (std::size_t i = spans; i < v.size(); i += 6) {
     s.spans.push_back({v.at(i), v.at(i + 1), at<const char>(static_cast<Address>(v.at(i + 2))),
                        at<const char>(static_cast<Address>(v.at(i + 3))), v.at(i + 4), v.at(i + 5)});
   }
@@ -194,6 +197,17 @@ NB_MODULE(_native, m) {
   m.def("load", [](int isa, int format, Address x, std::int64_t n, Address out) {
     const FlushSubnormals flush;
     kernels_at(isa)->embed(static_cast<Format>(format), at<const char>(x), n, at<float>(out));
+  });
+  m.def("coded_bytes", [](std::int64_t width) { return CodedPlaces::bytes(width); },
+        "The bytes of the keys and values of one key head at 256 places in int8.");
+  m.def("code_places", [](int isa, int threads, int format, std::int64_t layers, std::int64_t heads, std::int64_t width,
+                          Address keys, Address values, std::int64_t layer_bytes, Address coded) {
+    const Kernels* kernels = kernels_at(isa);
+    nb::gil_scoped_release release;
+    const std::shared_ptr<Pool> pool = Pool::of(threads);
+    const auto hold = pool->lock();
+    code_places(*kernels, *pool, static_cast<Format>(format), {layers, heads, width}, at<const char>(keys),
+                at<const char>(values), layer_bytes, at<char>(coded));
   });
   m.def("argmax", [](int isa, Address values, std::int64_t n) {
     nb::gil_scoped_release release;

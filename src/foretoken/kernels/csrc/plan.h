@@ -38,6 +38,10 @@ struct Segment {
   std::int64_t from, to, length, slot;
   char *keys, *values;  // where slot 0 of layer `first_layer` lies
   std::int64_t layer_bytes, first_layer;
+  // Of the first places of the prefix, kCodedPlaces each time: where they lie in int8, those of layer `first_coded` and of all
+  // key heads one behind the other. coded_bytes: from one layer to the next.
+  std::vector<const char*> coded;
+  std::int64_t coded_bytes, first_coded;
   std::vector<Span> spans;  // of the prefix, in order
 };
 
@@ -54,7 +58,7 @@ struct Rows {
 
 struct Scratch {  // a thread's own
   Buffer<float> other, scores, queries, partial;
-  Buffer<char> packed;
+  Buffer<char> packed, coded_queries, coded_weights;
   std::vector<const void*> keys, values;
 };
 

@@ -241,6 +241,12 @@ inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   const __m256i four = _mm256_set1_epi32(*x);
   return {dot(sums.lo, w.lo, four), dot(sums.hi, w.hi, four)};
 }
+// The same of four signed bytes and four unsigned ones at x.
+inline Ints dot_positive(Ints sums, Bytes w, const std::int32_t* x) {
+  const __m256i four = _mm256_set1_epi32(*x);
+  return {dot(sums.lo, four, w.lo), dot(sums.hi, four, w.hi)};
+}
+constexpr int kCodedTiles = 1, kCodedRows = 3;  // of attention over bytes: tiles of places or numbers, and queries, at once
 #else
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline Bytes pair_dot(Bytes w, const std::int32_t* x) {

@@ -168,6 +168,11 @@ inline Bytes flipped(Bytes a) { return {_mm512_xor_si512(a.x, _mm512_set1_epi8(s
 inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   return {_mm512_dpbusd_epi32(sums.x, w.x, _mm512_set1_epi32(*x))};
 }
+// The same of four signed bytes and four unsigned ones at x.
+inline Ints dot_positive(Ints sums, Bytes w, const std::int32_t* x) {
+  return {_mm512_dpbusd_epi32(sums.x, _mm512_set1_epi32(*x), w.x)};
+}
+constexpr int kCodedTiles = 2, kCodedRows = 6;  // of attention over bytes: tiles of places or numbers, and queries, at once
 #else
 constexpr int kCodeRows = 8, kCodeBlocks = 1;
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.

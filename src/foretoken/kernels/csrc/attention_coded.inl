@@ -1,0 +1,73 @@
+// Attention of some rows over one block after the other whose keys and values lie in int8. Part of attention.cpp.
+
+namespace foretoken {
+namespace {
+
+// Keys, and then values, are the weights of a linear layer with int8 inputs: kernels/coded.py defines what it gives. All rows
+// see all places.
+class CodedWalk {
+ public:
+  // queries: of each key head; they lie in `scratch`.
+  CodedWalk(const Attention& attention, int64_t queries, int64_t heads, Scratch& scratch)
+      : a_(attention), queries_(queries), heads_(heads), scratch_(scratch) {}
+
+  // places: CodedPlaces of one key head behind the other. next: those that will probably be attended to next, or null.
+  void attend(const char* places, const char* next, const Found& part) {
+    if (!packed_) pack_queries();
+    const int64_t dim = a_.dim, bytes = CodedPlaces::bytes(dim);
+    for (int64_t h = 0, q = 0; h < heads_; ++h, q += queries_, places += bytes) {
+      const CodedPlaces seen = CodedPlaces::at(places, dim);
+      const Queries its{scratch_.coded_queries.data() + h * bytes_of(dim), queries_, dim, a_.scale,
+                        {part.tops + q, part.sums + q, part.outs + q * dim}};
+      if (a_.kernels.attend_coded) {
+        const char* later = h + 1 < heads_ ? places + bytes : next;
+        a_.kernels.attend_coded(seen, later, later ? bytes : 0, its);
+      } else {
+        attend_in_parts(seen, its);
+      }
+    }
+  }
+
+ private:
+  int64_t bytes_of(int64_t k) const {  // of a head's packed queries or weights
+    return static_cast<int64_t>(a_.kernels.coded_bytes(Inputs::int8, queries_, k) + 63) / 64 * 64;
+  }
+
+  void pack_queries() {
+    const int64_t dim = a_.dim, bytes = bytes_of(dim);
+    at_least(scratch_.coded_queries, bytes * heads_);
+    at_least(scratch_.coded_weights, bytes_of(kBlock));
+    for (int64_t h = 0; h < heads_; ++h) {
+      pack(scratch_.queries.data() + h * queries_ * dim, dim, dim, scratch_.coded_queries.data() + h * bytes);
+    }
+    packed_ = true;
+  }
+
+  void pack(const float* x, int64_t stride, int64_t k, char* packed) const {
+    a_.kernels.pack_coded(Inputs::int8, Format::int8, x, stride, 0, queries_, queries_, k, packed);
+  }
+
+  void attend_in_parts(const CodedPlaces& seen, const Queries& its) {
+    char* weights = scratch_.coded_weights.data();
+    float* scores = scratch_.scores.data();
+    multiply(seen.keys, kBlock, its.width, its.packed, {scores, kScoresApart});
+    for (int64_t q = 0; q < queries_; ++q) {
+      a_.kernels.soften(Format::fp32, scores + q * kScoresApart, 0, kBlock, its.scale, its.found.tops + q, its.found.sums + q);
+    }
+    pack(scores, kScoresApart, kBlock, weights);
+    multiply(seen.values, its.width, kBlock, weights, {its.found.outs, its.width});
+  }
+
+  void multiply(const Codes& weights, int64_t outputs, int64_t k, const void* packed, const Results& results) const {
+    static_assert(kBlock <= kTogether * kTile && kWidestKey <= kTogether * kTile);
+    a_.kernels.linear_coded(Inputs::int8, weights, outputs / kTile, k, {packed, queries_, 0, queries_}, results);
+  }
+
+  const Attention& a_;
+  const int64_t queries_, heads_;
+  Scratch& scratch_;
+  bool packed_ = false;
+};
+
+}  // namespace
+}  // namespace foretoken
