@@ -86,13 +86,32 @@ def test_tokens_and_logits_are_those_of_plain_decoding(draft: str, sampling: dic
 
 
 @needs_native
-def test_a_conversation_and_texts_side_by_side(coded: list[int]) -> None:
+def test_texts_side_by_side_and_several_completions_of_one(coded: list[int]) -> None:
     prompts = [text()[at : at + length] for at, length in ((0, 300), (50, 620), (9, 255))]
-    its = model("mxfp4,lookup")
-    settings: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    its = with_draft(model("none"), "mxfp4,lookup")
+    settings: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
     expected = [model("none").generate(prompt, **settings).tokens for prompt in prompts]
     assert [done.tokens for done in its.generate_many(prompts, **settings)] == expected
-    assert len(coded) >= 3
+    assert len(coded) == 1 + 2 + 1  # the last text grows beyond a block
+    sampled = {**settings, "n": 3, "temperature": 0.8, "seed": 5}
+    plain = [done.tokens for done in model("none").completions(prompts[1], **sampled)]
+    assert [done.tokens for done in its.completions(prompts[1], **sampled)] == plain
+
+
+@needs_native
+def test_a_conversation_codes_each_block_once(coded: list[int]) -> None:
+    tokenizer = model("none").tokenizer
+    assert tokenizer is not None
+    chats = [its.chat(plain=True) for its in (model("none"), with_draft(model("none"), "mxfp4,lookup"))]
+    for at, length in ((0, 560), (600, 300)):
+        replies = []
+        for chat in chats:
+            stream = chat.send(tokenizer.decode(text()[at : at + length]), max_new_tokens=8, ignore_eos=True)
+            replies.append("".join(piece.text for piece in stream))
+        assert replies[0] == replies[1] != ""
+    prompt = chats[1].prompt
+    assert prompt is not None
+    assert len(coded) == (len(prompt) + 7) // PLACES == 3
 
 
 @needs_native
@@ -131,6 +150,9 @@ def test_what_makes_no_sense_is_refused(draft: str, message: str) -> None:
 
 @needs_native
 def test_int8_that_is_asked_for_and_cannot_be_is_refused() -> None:
-    bounded = {"draft": "mxfp4:kv=int8,lookup", "memory": "1GB"}
-    with pytest.raises(DraftSpecError, match="kv=int8 needs the native engine on the CPU, no bound of memory"):
-        foretoken.load("stdlib-7m", **bounded)
+    for settings, why in (
+        ({"memory": "100GiB"}, "there is no room for it within a bound of memory"),
+        ({"cache": False}, "no keys and values are kept without a cache"),
+    ):
+        with pytest.raises(DraftSpecError, match=f"draft 'mxfp4': kv is int8, but {why}; leave kv out"):
+            foretoken.load("stdlib-7m", draft="mxfp4:kv=int8,lookup", **settings)

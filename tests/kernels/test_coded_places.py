@@ -7,6 +7,7 @@ import torch
 
 from foretoken.errors import ContractError
 from foretoken.formats.table import PLACES
+from foretoken.formats.weight import bytes_of_places
 from foretoken.kernels import coded, native
 from tests.isas import HERE
 from tests.kernels.numbers import DTYPES, numbers
@@ -19,17 +20,17 @@ def as_bytes(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.cat([tensor.contiguous().view(torch.uint8).flatten() for tensor in tensors])
 
 
-@pytest.mark.parametrize("kind", ["normal", "edge", "ties", "wide"])
+@pytest.mark.parametrize("kind", ["normal", "edge", "ties", "wide", "huge"])
 @pytest.mark.parametrize("width", [16, 48, 64, 80, 256])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_places_are_coded_as_weights_are(dtype: torch.dtype, width: int, kind: str) -> None:
     layers, heads = 2, 3
     room = (layers, PLACES + 7, heads, width)  # a cache has more positions than these
-    most = 2.0**90 if dtype != torch.float16 else 2.0**15  # the quantiser takes larger ones for 2^100
-    keys, values = (numbers(kind, room, dtype, seed).clamp(-most, most)[:, 2 : PLACES + 2] for seed in (1, 2))
+    finite = torch.finfo(dtype).max
+    keys, values = (numbers(kind, room, dtype, seed).clamp(-finite, finite)[:, 2 : PLACES + 2] for seed in (1, 2))
     for isa in HERE:
         found = native.code_places(keys, values, isa, threads=2)
-        assert found.shape[2] * heads == coded.bytes_of_places(heads, width)
+        assert found.shape[2] * heads == bytes_of_places(heads, width)
         for layer in range(layers):
             for head in range(heads):
                 k, v = coded.code_places(keys[layer, :, head].contiguous(), values[layer, :, head].contiguous())

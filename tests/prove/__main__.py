@@ -22,7 +22,7 @@ from foretoken.common.files import expect_place, write_json
 from foretoken.common.provenance import provenance
 from foretoken.errors import InputError
 from foretoken.kernels import native
-from tests.prove.cases import ALWAYS, Difference, Size, prove
+from tests.prove.cases import ALWAYS, Difference, Size, counting_coded, prove
 from tests.prove.models import makers
 
 SMALL = Size()
@@ -61,7 +61,9 @@ def run(
         subject = make(chance)
         subjects[f"{subject.name}, {subject.kind}"] += 1
         try:
-            prove(subject, levels, small if name.startswith("tiny") or name == "stdlib-1m" else large, chance, events)
+            size = small if name.startswith("tiny") or name == "stdlib-1m" else large
+            with counting_coded(events):
+                prove(subject, levels, size, chance, events)
         except Difference as found:
             difference = str(found)
         except KeyboardInterrupt:  # what was compared until then is compared

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,7 +32,9 @@ WRAPS: dict[str, Callable[[Verifier], Verifier]] = {
     "far": FarVerifier,
     "in a thread": WorkerVerifier,
 }
+CODED = "blocks of keys and values that drafts read in int8"
 ALWAYS = (
+    CODED,
     "draft tokens",
     "accepted tokens",
     "rejected tokens",
@@ -46,6 +50,22 @@ ALWAYS = (
     *(f"rounds of a verifier that is {name}" for name in WRAPS),
     *(f"accepted tokens, {name}" for name in (*SAMPLING, *DRAFTERS) if name not in ("none", "silent")),
 )  # what a proof must have seen happen, or it proves less than it says
+
+
+@contextmanager
+def counting_coded(events: Counter[str]) -> Iterator[None]:
+    """Count the blocks that drafters code meanwhile. Those count that are made meanwhile."""
+    really = native.code_places
+
+    def code_places(*given: Any, **named: Any) -> torch.Tensor:
+        events[CODED] += 1
+        return really(*given, **named)
+
+    native.code_places = code_places
+    try:
+        yield
+    finally:
+        native.code_places = really
 
 
 class Watched:

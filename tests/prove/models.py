@@ -94,7 +94,7 @@ class Subject:
     def low_bit_copy(self, format: Format, inputs: str, target: Decoder) -> Decoder:
         """A copy in a low-bit format, as a draft of a target that is made of this subject."""
         weights = copy_of(target.weights, self.config, cast(self.weights(), self.config, format), inputs=inputs)
-        return Decoder(self.config, weights, arithmetic=target.arithmetic, threads=target.threads)
+        return Decoder(self.config, weights, arithmetic=target.arithmetic, threads=target.threads, codes_places=True)
 
     def poor_copy(self, noise: float, arithmetic: str) -> Decoder:
         """The same model with noise in its matrices: a draft that is often right."""

@@ -27,7 +27,15 @@ from foretoken.api.checkpoint import (
     read_checkpoint,
     read_tokenizer,
 )
-from foretoken.api.levels import Loaded, expect_memory, load_level, loaded_as, memory_of_copies, warn_if_inflated
+from foretoken.api.levels import (
+    Loaded,
+    expect_int8,
+    expect_memory,
+    load_level,
+    loaded_as,
+    memory_of_copies,
+    warn_if_inflated,
+)
 from foretoken.api.model import Model
 from foretoken.api.offloading import (
     SHORT,
@@ -101,6 +109,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         files, offloading, config, tokenizer, chosen = _offloading(folder, str(model), chosen)
         levels = offloading.levels
         choices_of(levels, chosen)
+        expect_int8(levels, config, chosen)
         unbound_memory(device)
         if isinstance(chosen.memory, int):
             bound_memory(device, chosen.memory, CUDA)
@@ -151,6 +160,7 @@ def _affordable(
     """The settings and the levels of their draft; of `lookup`, if the draft was guessed and memory does not suffice.
     folder: the model's. weights: bytes of its weights that must be in memory, too."""
     try:
+        expect_int8(levels, config, settings)
         expect_memory(levels, config, settings, weights)
     except SettingError as error:
         if not guessed:
@@ -267,6 +277,7 @@ def with_draft(
         )
     levels = sharing(find_levels(named, model.folder), model.target.weights)
     new = [level for level in levels if loaded is None or loaded_as(level) not in loaded]
+    expect_int8(levels, model.target.config, chosen)
     expect_memory(new, model.target.config, chosen)
     checkpoint = replace(model.checkpoint, tokenizer=model.tokenizer, end_tokens=model.end_tokens)
     return _drafting(levels, checkpoint, chosen, samplers, loaded)

@@ -90,13 +90,13 @@ def bytes_in_memory(config: DecoderConfig, settings: LoadSettings) -> int:
 
 
 def decoder_of(
-    config: DecoderConfig, weights: Weights, settings: LoadSettings, *, coded_places: bool = False
+    config: DecoderConfig, weights: Weights, settings: LoadSettings, *, codes_places: bool = False
 ) -> Decoder:
-    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep. coded_places:
+    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep. codes_places:
     as `Decoder` has it."""
     # "auto" asks for "exact" and takes what is possible: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
-    return Decoder(config, weights, threads=settings.threads, promise=asked, coded_places=coded_places)
+    return Decoder(config, weights, threads=settings.threads, promise=asked, codes_places=codes_places)
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

@@ -16,7 +16,7 @@ from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
 from foretoken.copies import beside
 from foretoken.decoder.config import DecoderConfig, read_config
-from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.decoder import Decoder, why_not_int8
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import cast, copy_of, in_rows, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
@@ -27,7 +27,7 @@ from foretoken.drafters.table import KV
 from foretoken.drafters.trained import OBSERVED_IN
 from foretoken.errors import DraftSpecError, SettingError
 from foretoken.formats import Format
-from foretoken.kernels import gpu
+from foretoken.kernels import gpu, native
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.blocks import BlockDecoder
@@ -59,7 +59,7 @@ class LoadedAs(NamedTuple):
     format: Format | None
     inputs: str
     own_layers: tuple[int, ...] = ()
-    kv: str | None = None
+    reads_int8: bool = False
 
 
 Loaded = dict[LoadedAs, LoadedLevel]
@@ -67,7 +67,7 @@ Loaded = dict[LoadedAs, LoadedLevel]
 
 def loaded_as(level: Level) -> LoadedAs:
     """The key under which a level's decoder is kept."""
-    return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers, level.options.get(KV))
+    return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers, level.reads_int8)
 
 
 def memory_of_copies(levels: Sequence[Level], config: DecoderConfig) -> int:
@@ -94,6 +94,23 @@ def expect_memory(levels: Sequence[Level], config: DecoderConfig, settings: Load
             f"{size(left)} are left; close other programs, leave a level out, or use --draft lookup (draft='lookup'), "
             "which needs no copy"
         )
+
+
+def expect_int8(levels: Sequence[Level], config: DecoderConfig, settings: LoadSettings) -> None:
+    """Raise DraftSpecError for a level that is told to read the model's old keys and values in int8, and cannot, before
+    anything is loaded. config: the target's."""
+    asked = [level for level in levels if level.options.get(KV) == "int8"]
+    why = why_not_int8(config)
+    if settings.device != "cpu" or native.module() is None:
+        why = "only the native engine on the CPU reads int8 (foretoken doctor says whether it is here)"
+    elif settings.memory is not None:
+        why = "there is no room for it within a bound of memory"
+    elif not settings.cache:
+        why = "no keys and values are kept without a cache"
+    elif why is not None:
+        why = f"the model cannot be read so: {why}"
+    if asked and why is not None:
+        raise DraftSpecError(f"draft {asked[0].name!r}: kv is int8, but {why}; leave kv out")
 
 
 def _is_mapped(level: Level) -> bool:
@@ -161,20 +178,9 @@ def load_level(
     else:
         config, weights, tokenizer = read_checkpoint(level.folder, _mapped(settings))
         weights, copy = _low_bit(level, level.folder, config, weights, settings)
-    decoder = decoder_of(config, weights, settings, coded_places=_codes_places(level, settings))
-    if level.options.get(KV) == "int8" and not decoder.codes_places:
-        raise DraftSpecError(
-            f"draft {level.name!r}: kv=int8 needs the native engine on the CPU, no bound of memory, and heads of a "
-            f"multiple of 16 numbers, at most 256; here it is {decoder.arithmetic}, with heads of {config.head_dim}; "
-            "leave kv out"
-        )
-    return LoadedLevel(decoder, tokenizer, copy)
-
-
-def _codes_places(level: Level, settings: LoadSettings) -> bool:
-    """Whether a level reads the target's old keys and values in int8: a copy on views of them, unless it is told not
-    to. A bound of memory was planned without what that takes."""
-    return level.reads_int8 and settings.memory is None
+    # a bound of memory was planned without what int8 takes
+    codes_places = level.reads_int8 and settings.memory is None
+    return LoadedLevel(decoder_of(config, weights, settings, codes_places=codes_places), tokenizer, copy)
 
 
 def _trained(

@@ -20,6 +20,7 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
+from foretoken.drafters.decoders import expect_no_copy
 from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.mixture import Observing
 from foretoken.drafters.packing import shared_with
@@ -220,6 +221,7 @@ def _found(level: Level) -> Level:
         return trained_level(level, place)
     about = beside.describe(place)
     if about is not None:
+        expect_no_copy(level)
         return replace(level, format=about.format, folder=place)
     return level.recipe.found(level, place)
 

@@ -126,7 +126,7 @@ def long_texts(
     if not lengths:
         return []
     model, full = decoders["bfloat16"], decoders[label]
-    int8 = Decoder(full.config, full.weights, threads=full.threads, coded_places=True)
+    int8 = Decoder(full.config, full.weights, threads=full.threads, codes_places=True)
     text = random_cache(model, max(lengths))
     kinds = {("bfloat16", "full"): model, (label, "full"): full, (label, "int8"): int8}
     runs = {

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from foretoken.decoder.coded_places import CodedPlaces, CodePlaces
+from foretoken.decoder.coded_prefix import CodedPrefix, CodePlaces
 from foretoken.decoder.memory import FIRST_CAPACITY, UNWRITTEN, Memory, Places
 from foretoken.errors import ContractError
 from foretoken.formats.table import PLACES
@@ -51,7 +51,7 @@ class Cache:
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
         self._memory = memory
-        self._coded = CodedPlaces()
+        self._coded = CodedPrefix()
         self.device = memory.keys.device
 
     # -- scratch ----------------------------------------------------------------------------------------------------
@@ -149,10 +149,12 @@ class Cache:
             return 0
         return min(at.base for at in self.lineage() if at.parent is not None) // PLACES
 
-    def coded(self, code: CodePlaces) -> tuple[int, tuple[torch.Tensor, ...]]:
-        """Those blocks in int8: the number of their first layer, and for each block uint8 [layers, kv_heads, bytes]."""
+    def coded(self, layers: range, code: CodePlaces) -> tuple[torch.Tensor, ...]:
+        """Those blocks in int8, of some layers: for each block uint8 [layers, kv_heads, bytes]."""
         *_, bottom = self.lineage()
-        return bottom.layers.start, bottom._coded.of(bottom._memory, self.whole_blocks, code)
+        first = bottom.layers.start
+        span = slice(layers.start - first, layers.stop - first)
+        return bottom._coded.of(bottom._memory, span, self.whole_blocks, code)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -234,8 +236,8 @@ class Cache:
                 f"positions {start} to {stop} are not committed in this cache, which has {self.base} to {self.length}"
             )
         span, memory = slice(start - self.base, stop - self.base), self._memory
-        memory.overwrite(at, span, keys, values)
         self._coded.cut(start - self.base)
+        memory.overwrite(at, span, keys, values)
 
     def truncate(self, length: int) -> None:
         """Keep only the first `length` positions, and no scratch. Views that were made before become unusable."""
@@ -279,6 +281,7 @@ class Cache:
         other = self._like(self.layers)
         other._reserve(length)
         self._memory.copy_to(other._memory, length)
+        other._coded = self._coded.first(length)
         other.length = length
         return other
 
@@ -288,6 +291,7 @@ class Cache:
         self._expect_root("hand over", length)
         other = self._like(self.layers)
         other._memory = self._memory
+        other._coded = self._coded.first(length)
         other.length = length
         return other
 

@@ -18,19 +18,20 @@ from foretoken.decoder.linear import Linear
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LINEARS, LayerWeights, Weights
 from foretoken.formats.table import PLACES
-from foretoken.kernels.coded import bytes_of_places
+from foretoken.formats.weight import bytes_of_places
 from foretoken.protocol.telemetry import Cost
 
 
 class CostModel:
     """The cost of each call of one decoder: a pure function of the call's arguments.
 
-    Low-bit weights count with the bytes of their format, also in PyTorch, where they were made bf16 beforehand. The
+    Low-bit weights count with the bytes of their format, also in PyTorch, where they were made bf16 beforehand. Keys
+    and values that are read in int8 count with its bytes; that they are put into int8, once, does not count. The
     output layer counts as a whole, with the rows of padding beyond `valid_vocab_size`.
     """
 
-    def __init__(self, config: DecoderConfig, weights: Weights, *, coded_places: bool = False) -> None:
-        """coded_places: whether rows on views read whole blocks of old keys and values in int8."""
+    def __init__(self, config: DecoderConfig, weights: Weights, *, codes_places: bool = False) -> None:
+        """codes_places: whether rows on views read whole blocks of old keys and values in int8."""
         itemsize = weights.embedding.element_size()  # also that of keys and values
         self._windows = config.windows
         self._embedding_row = config.hidden_size * itemsize
@@ -38,7 +39,7 @@ class CostModel:
         self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize  # of a key and its value in a layer
         # so many bytes fewer are read of a block of positions that is read in int8
         whole = PLACES * self._key_bytes - bytes_of_places(config.num_kv_heads, config.head_dim)
-        self._saved = whole if coded_places else 0
+        self._saved = whole if codes_places else 0
         # sums over all layers below an index
         self._numbers = [0, *accumulate(map(_layer_numbers, weights.layers))]
         self._bytes = [0, *accumulate(map(_layer_bytes, weights.layers))]

@@ -14,6 +14,7 @@ import torch
 
 from foretoken import kernels
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.coded_prefix import coded_layers
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.cost import CostModel
 from foretoken.decoder.gpu_pass import GpuPass
@@ -35,6 +36,13 @@ _STRETCH = 4  # layers of a pass that lets others in between: each call costs so
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
 
 
+def why_not_int8(config: DecoderConfig) -> str | None:
+    """Why drafts cannot read a model's old keys and values in int8; None if they can."""
+    if not refusals.can_be_coded(config.head_dim):
+        return f"its heads have {config.head_dim} numbers, and a multiple of 16 is needed, at most 256"
+    return None if coded_layers(config.windows) else "all of its layers have a sliding window"
+
+
 class Drafted(NamedTuple):
     """A chain that was drafted in one call."""
 
@@ -50,8 +58,8 @@ class Decoder:
     "algorithmic", PyTorch may sum in an order that depends on the number of rows; native passes never do. The cost of a
     call is added to its pass (`Rows.cost`).
 
-    coded_places: for drafts; rows on views read whole blocks of old keys and values in int8, if the decoder runs
-    natively, and if its heads have a multiple of 16 numbers, at most 256 (`codes_places`).
+    codes_places: for drafts; rows on views read whole blocks of old keys and values in int8, if the decoder runs
+    natively, and if its heads and layers allow it (`why_not_int8`).
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class Decoder:
         threads: int | None = None,
         promise: str = "exact",
         arithmetic: str = "auto",
-        coded_places: bool = False,
+        codes_places: bool = False,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -83,16 +91,16 @@ class Decoder:
         self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not checked yet
         self.skips = 0  # so many tokens at the beginning of a text it does not read
         self.room = FIRST_CAPACITY  # positions for which a new cache has room at once; it then need not grow
-        self.codes_places = coded_places and self.because is None and refusals.can_be_coded(config.head_dim)
-        self._costs = CostModel(config, weights, coded_places=self.codes_places)
+        self.codes_places = codes_places and self.because is None and why_not_int8(config) is None
+        self._costs = CostModel(config, weights, codes_places=self.codes_places)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | GpuPass | TorchPass
         if kind == "triton":
             self._pass = GpuPass(config, weights, rope)
             self.promise = "exact"
         elif self.because is None:
-            isa, coded = isa or native.isa(), self.codes_places
-            self._pass = NativePass(config, weights, rope, self.threads, isa, coded_places=coded)
+            isa = isa or native.isa()
+            self._pass = NativePass(config, weights, rope, self.threads, isa, codes_places=self.codes_places)
             self.promise = "exact"
         else:
             batched = promise == "algorithmic"
@@ -116,6 +124,12 @@ class Decoder:
         layers = range(c.num_layers) if layers is None else layers
         memory = Memory.empty(len(layers), c.num_kv_heads, c.head_dim, self._pass.cache_dtype, self.device)
         return Cache(layers, memory._replace(least=self.room))
+
+    def code_places(self, cache: Cache) -> None:
+        """Put old keys and values into int8 that rows on a view will read so. A pass would do it, too, but takes longer
+        then than others."""
+        if isinstance(self._pass, NativePass):
+            self._pass.code_places(cache)
 
     def embed(self, tokens: list[int] | Rows) -> torch.Tensor:
         """The embeddings of tokens, or of the tokens of a pass: float32 [N, hidden]."""

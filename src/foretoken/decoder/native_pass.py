@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.coded_places import CodePlaces
+from foretoken.decoder.coded_prefix import CodePlaces, coded_layers
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.parts import PARTS, acquired, stretches
 from foretoken.decoder.linear import Linear
@@ -65,6 +65,17 @@ class _Piece(NamedTuple):
     scores: tuple[int, int]
 
 
+class _Coder(NamedTuple):
+    """Puts old keys and values of some layers into int8."""
+
+    layers: range
+    code: CodePlaces
+
+    def blocks_of(self, cache: Cache) -> tuple[torch.Tensor, ...]:
+        """The blocks that rows on a view read in int8; of another cache none."""
+        return cache.coded(self.layers, self.code) if cache.whole_blocks else ()
+
+
 class NativePass:
     """Runs layers and the output layer of one decoder natively."""
 
@@ -78,11 +89,12 @@ class NativePass:
         threads: int,
         isa: str,
         *,
-        coded_places: bool = False,
+        codes_places: bool = False,
     ) -> None:
-        """coded_places: whether rows on views read whole blocks of old keys and values in int8."""
+        """codes_places: whether rows on views read whole blocks of old keys and values in int8."""
         self.isa = isa
-        self._code = partial(native.code_places, isa=isa, threads=threads) if coded_places else None
+        code = partial(native.code_places, isa=isa, threads=threads)
+        self._coder = _Coder(coded_layers(config.windows), code) if codes_places else None
         self._threads = threads
         self._config = config
         self._weights = weights
@@ -191,13 +203,18 @@ class NativePass:
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
         self._expect_fit(rows, layers)
-        with _placed(rows, self._code) as places:
+        with _placed(rows, self._coder) as places:
             tokens: list[int] = self._plan.chain(
                 token, rows.positions, *self._rope.addresses(rows.positions), places, rows.paths
             )
         ran = min(len(rows), len(tokens) + 1)  # the last row written is the row of a NaN, if one came
         cache.tag(layers, segment.slots[:ran], rows.writer)
         return tokens
+
+    def code_places(self, cache: Cache) -> None:
+        """See `Decoder.code_places`."""
+        if self._coder is not None:
+            self._coder.blocks_of(cache)
 
     def slow_down(self, thread: int, microseconds: int) -> None:
         """For tests: make one thread wait before each piece of work."""
@@ -220,7 +237,7 @@ class NativePass:
             raise ContractError(
                 "layers whose weights come in part by part run hidden states of rows that see no others"
             )
-        with _placed(rows, self._code) as places, self._alone():
+        with _placed(rows, self._coder) as places, self._alone():
             pieces = list(self._pieces(rows, places, hidden, scores))
             for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):
                 first, ends = stretch.start == len(PARTS) * layers.start, stretch.stop == len(PARTS) * layers.stop
@@ -294,9 +311,8 @@ class NativePass:
 
 
 @contextmanager
-def _placed(rows: Rows, code: CodePlaces | None) -> Iterator[list[list[int]]]:
-    """The addresses of each segment's keys and values, in the form that the plan reads. code: codes those that are old
-    in int8; None: they are read as they are.
+def _placed(rows: Rows, coder: _Coder | None) -> Iterator[list[list[int]]]:
+    """The addresses of each segment's keys and values, in the form that the plan reads.
 
     While a pass runs by address, other Python threads run, too. A cache to which the pass writes must not move its
     memory. Memory under a view is only read. It is kept alive here, so the cache that owned it may move on.
@@ -306,14 +322,16 @@ def _placed(rows: Rows, code: CodePlaces | None) -> Iterator[list[list[int]]]:
         cache.writers += 1
     try:
         places = [cache.addresses() for cache in caches]
-        coded = [(0, ()) if code is None else cache.coded(code) for cache in caches]
+        coded = [() if coder is None else coder.blocks_of(cache) for cache in caches]
+        first = 0 if coder is None else coder.layers.start
         yield [
             [
                 *(s.span.start, s.span.stop, s.cache.length, s.slots.start, *place.own),
-                *(len(blocks), blocks[0].stride(0) if blocks else 0, layer, *(block.data_ptr() for block in blocks)),
+                *(len(blocks), blocks[0].stride(0) if blocks else 0, first, len(blocks[0]) if blocks else 0),
+                *(block.data_ptr() for block in blocks),
                 *itertools.chain(*place.prefix),
             ]
-            for s, place, (layer, blocks) in zip(rows.segments, places, coded, strict=True)
+            for s, place, blocks in zip(rows.segments, places, coded, strict=True)
         ]
     finally:
         for cache in caches:

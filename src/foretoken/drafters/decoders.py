@@ -67,9 +67,7 @@ class DecoderRecipe(Recipe):
             )
         is_copy = about is not None and about.is_of(folder, read_config(folder))
         if not is_copy:
-            for option, why in _WHY_NOT.items():
-                if option in level.options:
-                    raise DraftSpecError(f"draft {level.name!r} is no copy of the model, {why}; leave {option!r} out")
+            expect_no_copy(level)
         level = replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
         _expect_own_layers(level, folder)
         _expect_inputs(level)
@@ -110,6 +108,13 @@ _WHY_NOT = {
     "own-layers": "so no layer can stay the model's own",
     "own-head": "so no layer can stay the model's own",
 }
+
+
+def expect_no_copy(level: Level) -> None:
+    """Raise DraftSpecError for an option that only a copy of the model has."""
+    for option, why in _WHY_NOT.items():
+        if option in level.options:
+            raise DraftSpecError(f"draft {level.name!r} is no copy of the model, {why}; leave {option!r} out")
 
 
 def expect_layers(level: Level, option: str, count: int) -> None:

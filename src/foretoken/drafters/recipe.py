@@ -71,7 +71,7 @@ class Level:
     def reads_int8(self) -> bool:
         """Whether it is a copy on the target's cache that is to read old keys and values in int8: unless it is told, if
         it has four bits or fewer. A copy in int8 loses more by it (LOG.md, 29 November 2026)."""
-        if not self.is_copy or "own-cache" in self.options or self.format is None:
+        if not self.is_copy or self.format is None or "own-cache" in self.options or self.recipe.substitutes:
             return False
         usual = "int8" if self.format.bits <= 4 else "full"
         return bool(self.options.get(KV, usual) == "int8")

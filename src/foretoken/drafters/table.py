@@ -68,7 +68,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
         "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
         "the disk, and draft a deep tree; one pass of the model checks it. With `subspec,lookup` the "
         "tree grows further while that pass waits for the disk; the option `pauses` turns this off",
-        {"format": tuple(FORMATS), "group": int, "inputs": _INPUTS, KV: _KV, **_TREE_OPTIONS, "pauses": bool},
+        {"format": tuple(FORMATS), "group": int, "inputs": _INPUTS, **_TREE_OPTIONS, "pauses": bool},
     ),
 }
 

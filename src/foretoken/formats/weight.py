@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from foretoken.errors import CheckpointError, ContractError
-from foretoken.formats.table import BLOCK, TILE, Format
+from foretoken.formats.table import BLOCK, FORMATS, PLACES, TILE, Format
 
 EXPONENT = 60  # kernels take scales of mxfp4 from 2**-60 to 2**60
 BYTES = (127 - EXPONENT, 127 + EXPONENT)  # the same range in E8M0
@@ -58,6 +59,13 @@ def parts(format: Format, outputs: int, inputs: int) -> dict[str, Part]:
     else:
         scales = Part((tiles, -(-blocks * BLOCK // format.group), TILE, 2), torch.bfloat16)
     return {"codes": Part((tiles, blocks, format.block_bytes), torch.uint8), "scales": scales}
+
+
+def bytes_of_places(kv_heads: int, head_dim: int) -> int:
+    """The bytes of a layer's keys and values at `PLACES` positions in int8: docs/formats.md."""
+    int8 = FORMATS["int8"]
+    tensors = (*parts(int8, PLACES, head_dim).values(), *parts(int8, head_dim, PLACES).values())
+    return kv_heads * sum(prod(part.shape) * part.dtype.itemsize for part in tensors)
 
 
 def expect_valid(q: QuantisedWeight, name: str) -> None:

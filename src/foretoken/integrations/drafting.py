@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from foretoken.api.checkpoint import decoder_of, read_checkpoint
-from foretoken.api.levels import expect_memory, load_level
+from foretoken.api.levels import expect_int8, expect_memory, load_level
 from foretoken.api.pacing import pace_of
 from foretoken.common.limits import memory_left
 from foretoken.decoder.caches import Caches
@@ -139,6 +139,7 @@ def _target(folder: Path, levels: Sequence[Level], settings: LoadSettings) -> De
     """The model's weights, mapped from their files: drafts share some of them. No pass is made with them here."""
     settings = replace(settings, weights="mapped")
     config, weights, _ = read_checkpoint(folder, settings)
+    expect_int8(levels, config, settings)
     expect_memory(levels, config, settings)
     return decoder_of(config, weights, settings)
 

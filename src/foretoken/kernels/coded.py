@@ -8,15 +8,13 @@ inputs, and attention over keys and values in int8, which drafts use; and fp32 i
 
 from __future__ import annotations
 
-from math import prod
-
 import torch
 from torch.nn.functional import pad
 
 from foretoken.formats.quantiser import quantise
 from foretoken.formats.table import BLOCK, FORMATS, PLACES
 from foretoken.formats.values import codes_of
-from foretoken.formats.weight import QuantisedWeight, parts
+from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import reference
 from foretoken.kernels.reference import flushed, fused
 
@@ -120,12 +118,6 @@ def linear_fp32(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | N
                 sums = fused(values[:, block, i].expand_as(out), blocks[:, block, i, None].expand_as(out), sums)
             out = fused(sums, powers[:, block].expand_as(out), out)
         return out if bias is None else out + bias
-
-
-def bytes_of_places(kv_heads: int, head_dim: int) -> int:
-    """The bytes of a layer's keys and values at `PLACES` positions in int8."""
-    kinds = (*parts(FORMATS["int8"], PLACES, head_dim).values(), *parts(FORMATS["int8"], head_dim, PLACES).values())
-    return kv_heads * sum(prod(part.shape) * part.dtype.itemsize for part in kinds)
 
 
 def code_places(keys: torch.Tensor, values: torch.Tensor) -> tuple[QuantisedWeight, QuantisedWeight]:

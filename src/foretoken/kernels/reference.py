@@ -26,12 +26,13 @@ import numpy as np
 import torch
 
 from foretoken.errors import NativeError
+from foretoken.formats.table import PLACES
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFINITION = 2  # from 2 on (November 2026), attention over a bf16 cache rounds its exponentials before it weighs values
-BLOCK = 256  # positions of one block of attention
+BLOCK = PLACES  # positions of one block of attention: those that are put into int8 together
 # what a block of attention gives: for each head the largest score, the sum of exponentials, their products with values
 Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _SUBNORMAL = 5e-324

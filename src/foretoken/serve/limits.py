@@ -42,6 +42,8 @@ class Limits:
             positions = own
         elif model.is_here and (left := _memory_left(model.target)) is not None:
             each = model.target.config.bytes_of_position(model.target.weights.embedding.element_size())
+            if any(decoder.codes_places for decoder in model.decoders.values()):  # drafts keep them in int8, too
+                each = each * 3 // 2
             positions = max(context, left // 2 // each)
         return cls(sequences, waiting, context, positions)
 

@@ -25,10 +25,10 @@ struct alignas(64) AttentionRoom {
 class Ahead {
  public:
   Ahead(const Places& places, int64_t all)
-      : places_(places), lines_((places.bytes + 63) / 64), due_(2 * places.count * lines_), all_(all) {}
+      : places_(places), lines_((places.bytes + 63) / 64), evenly_(2 * places.count * lines_, all) {}
 
   void step(int64_t steps) {
-    for (so_far_ += due_ * steps; so_far_ >= all_; so_far_ -= all_) fetch_line();
+    evenly_.step(steps, [this] { fetch_line(); });
   }
 
  private:
@@ -45,8 +45,9 @@ class Ahead {
   }
 
   const Places& places_;
-  const int64_t lines_, due_, all_;
-  int64_t so_far_ = 0, place_ = 0, left_ = 0;
+  const int64_t lines_;
+  Evenly evenly_;
+  int64_t place_ = 0, left_ = 0;
   const char* at_ = nullptr;
 };
 

@@ -206,12 +206,13 @@ class Walk {
     packed_whole_ = true;
   }
 
-  // Where a block's keys and values lie in int8, from this piece's first head on; null if they do not, and for rows with a
-  // window: some would see a part of the block, and a row's bits must not depend on what other rows see.
+  // Where a block's keys and values lie in int8, from this piece's first head on; null if they do not. Layers with a window never
+  // use them: some rows would see a part of the block, and a row's bits must not depend on what other rows see.
   const char* coded_at(int64_t block) const {
     const Segment& s = *p_.segment;
-    if (a_.window || block >= static_cast<int64_t>(s.coded.size())) return nullptr;
-    return s.coded[static_cast<std::size_t>(block)] + (a_.layer - s.first_coded) * s.coded_bytes +
+    const int64_t layer = a_.layer - s.first_coded;
+    if (a_.window || block >= static_cast<int64_t>(s.coded.size()) || layer < 0 || layer >= s.coded_layers) return nullptr;
+    return s.coded[static_cast<std::size_t>(block)] + layer * s.coded_bytes +
            p_.head * CodedPlaces::bytes(a_.dim);
   }
 

@@ -1,4 +1,4 @@
-// Attention of some rows over one block after the other whose keys and values lie in int8. Part of attention.cpp.
+// Attention over blocks whose keys and values lie in int8. Part of attention.cpp.
 
 namespace foretoken {
 namespace {
@@ -36,7 +36,7 @@ class CodedWalk {
   void pack_queries() {
     const int64_t dim = a_.dim, bytes = bytes_of(dim);
     at_least(scratch_.coded_queries, bytes * heads_);
-    at_least(scratch_.coded_weights, bytes_of(kBlock));
+    if (!a_.kernels.attend_coded) at_least(scratch_.coded_weights, bytes_of(kBlock));
     for (int64_t h = 0; h < heads_; ++h) {
       pack(scratch_.queries.data() + h * queries_ * dim, dim, dim, scratch_.coded_queries.data() + h * bytes);
     }

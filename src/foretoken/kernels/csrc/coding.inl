@@ -1,14 +1,14 @@
 // Keys and values into int8, for drafts: each key has a scale, and so has each number of all values together. Part of isa.inl.
 //
-// Codes and scales are those of `quantise` (formats/quantiser.py). Numbers that are committed are finite; of others anything
-// may be made, which a draft may have.
+// Codes and scales are those of `quantise` (formats/quantiser.py), for finite numbers. A target's committed keys and values are
+// finite. If others ever are not, what a draft makes of them does not matter.
 
 namespace {
 
 using foretoken::CodedPlaces;
 using foretoken::kCodedPlaces;
 
-constexpr float kLeastScale = 0x1p-100f;
+constexpr float kLeastScale = 0x1p-100f, kMost = 0x1p100f;  // larger numbers count as kMost
 
 // 16 scales of numbers whose largest are these, and by what the numbers are divided. Of numbers that are too small both make
 // zeros.
@@ -17,7 +17,7 @@ struct Scales {
 
   explicit Scales(V16 largest) {
     float scales[16], divisors[16];
-    store(scales, div(largest, set1(127.0f)));
+    store(scales, div(min(largest, set1(kMost)), set1(127.0f)));
     for (int i = 0; i < 16; ++i) {
       const bool small = scales[i] < kLeastScale;
       divisors[i] = small ? __builtin_inff() : scales[i];
@@ -29,7 +29,10 @@ struct Scales {
 };
 
 // Its lowest byte is the number, rounded to a whole one.
-inline V16 whole(V16 v, V16 divisor) { return add(div(v, divisor), set1(12582912.0f)); }  // 1.5 * 2^23
+inline V16 whole(V16 v, V16 divisor) {
+  const V16 limited = max(min(v, set1(kMost)), set1(-kMost));
+  return add(div(limited, divisor), set1(12582912.0f));  // 1.5 * 2^23
+}
 
 template <Format F>
 void code_keys(const Places& places, int64_t width, std::uint8_t* codes, float* scales) {

@@ -175,6 +175,22 @@ template <class Room>
   return *at;
 }
 
+// Spreads so many things evenly over `all` steps.
+class Evenly {
+ public:
+  Evenly(int64_t things, int64_t all) : things_(things), all_(all) {}
+
+  // use() for each thing that is due with the next steps.
+  template <class Use>
+  void step(int64_t steps, const Use& use) {
+    for (so_far_ += things_ * steps; so_far_ >= all_; so_far_ -= all_) use();
+  }
+
+ private:
+  const int64_t things_, all_;
+  int64_t so_far_ = 0;
+};
+
 // For kernels that add to results once for each 32 inputs.
 inline void clear(int64_t blocks, int64_t rows, const Results& results) {
   for (int64_t row = 0; row < rows; ++row) {
@@ -305,7 +321,7 @@ double log_total(const float* x, int64_t n, float temperature) {
 #include "codes.inl"
 #include "coding.inl"
 #include "weighing.inl"
-#include "attending_coded.inl"
+#include "attention_bytes.inl"
 
 namespace {
 

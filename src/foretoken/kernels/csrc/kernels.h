@@ -240,9 +240,9 @@ struct Kernels {
   std::int64_t attend_from;
   // Codes kCodedPlaces places into CodedPlaces.
   void (*code_places)(Format, const Places&, std::int64_t width, char* coded);
-  // Attention over CodedPlaces that all queries see, which were packed by `pack_coded` for int8. Bytes of `next` are fetched
-  // meanwhile. Null where its parts one after the other are as good: `linear_coded` with keys, `soften`, `pack_coded`,
-  // `linear_coded` with values.
+  // Attention over CodedPlaces that all queries see. The queries were packed by `pack_coded` for int8. Some bytes from `next` on
+  // are fetched meanwhile. Null where `linear_coded` with keys, `soften`, `pack_coded` and `linear_coded` with values, one after
+  // the other, are as good.
   void (*attend_coded)(const CodedPlaces& seen, const char* next, std::int64_t next_bytes, const Queries&);
   // Adds what one block gave to what the blocks before it gave, for up to kFolded queries.
   void (*fold)(const Found& so_far, const Found& block, std::int64_t queries, std::int64_t width);

@@ -62,13 +62,13 @@ Layer layer(const Numbers& v, const Shape& shape) {
   return l;
 }
 
-// from, to, length, slot, keys, values, bytes a layer, first layer; how many times places in int8, bytes a layer, first
-// layer, then where each lies; then spans: start, end, keys, values, bytes a layer, first layer
+// from, to, length, slot, keys, values, bytes a layer, first layer; number of blocks in int8, bytes a layer, first layer,
+// number of layers, then where each block lies; then spans: start, end, keys, values, bytes a layer, first layer
 Segment segment(const Numbers& v) {
   Segment s{v.at(0), v.at(1), v.at(2), v.at(3), at<char>(static_cast<Address>(v.at(4))),
-            at<char>(static_cast<Address>(v.at(5))), v.at(6), v.at(7), {}, v.at(9), v.at(10), {}};
-  const std::size_t spans = 11 + static_cast<std::size_t>(v.at(8));
-  for (std::size_t i = 11; i < spans; ++i) s.coded.push_back(at<const char>(static_cast<Address>(v.at(i))));
+            at<char>(static_cast<Address>(v.at(5))), v.at(6), v.at(7), {}, v.at(9), v.at(10), v.at(11), {}};
+  const std::size_t spans = 12 + static_cast<std::size_t>(v.at(8));
+  for (std::size_t i = 12; i < spans; ++i) s.coded.push_back(at<const char>(static_cast<Address>(v.at(i))));
   for (std::size_t i = spans; i < v.size(); i += 6) {
     s.spans.push_back({v.at(i), v.at(i + 1), at<const char>(static_cast<Address>(v.at(i + 2))),
                        at<const char>(static_cast<Address>(v.at(i + 3))), v.at(i + 4), v.at(i + 5)});

@@ -38,10 +38,10 @@ struct Segment {
   std::int64_t from, to, length, slot;
   char *keys, *values;  // where slot 0 of layer `first_layer` lies
   std::int64_t layer_bytes, first_layer;
-  // Of the first places of the prefix, kCodedPlaces each time: where they lie in int8, those of layer `first_coded` and of all
-  // key heads one behind the other. coded_bytes: from one layer to the next.
+  // For each block of kCodedPlaces at the beginning of the prefix that is in int8: where its CodedPlaces in layer `first_coded`
+  // lie, of all key heads one behind the other. coded_bytes: from one layer to the next; coded_layers: how many layers.
   std::vector<const char*> coded;
-  std::int64_t coded_bytes, first_coded;
+  std::int64_t coded_bytes, first_coded, coded_layers;
   std::vector<Span> spans;  // of the prefix, in order
 };
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.coded_places import CodedPlaces
+from foretoken.decoder.coded_prefix import CodedPrefix
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows, chain
 from foretoken.formats.table import PLACES
-from foretoken.kernels.coded import bytes_of_places
+from foretoken.formats.weight import bytes_of_places
 from tests.decoder.models import random_tokens, random_tree
 from tests.decoder.native import dtypes, expect_same, random_prefix, reference_of
 from tests.isas import HERE
@@ -29,7 +29,7 @@ def drafting(reference: ReferenceDecoder, threads: int = 2, **more: Any) -> list
     """Decoders that read old keys and values in int8, one for each instruction set."""
     made = [
         Decoder(
-            reference.config, reference.weights, threads=threads, arithmetic=f"native {isa}", coded_places=True, **more
+            reference.config, reference.weights, threads=threads, arithmetic=f"native {isa}", codes_places=True, **more
         )
         for isa in HERE
     ]
@@ -85,9 +85,54 @@ def test_what_a_view_has_itself_is_read_as_it_is() -> None:
 
 
 def test_layers_with_a_window_read_keys_as_they_are() -> None:
-    changes = {"model_type": "mistral", "sliding_window": 400}
-    reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=32, **changes)
+    # the first layer has none, and is coded alone
+    changes = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 400, "max_window_layers": 1}
+    reference = reference_of(torch.bfloat16, num_hidden_layers=3, head_dim=32, **changes)
+    assert reference.config.windows == (None, 400, 400)
     expect_on_views(reference, 700, [-1, 0])
+    (decoder, *_) = drafting(reference)
+    cache = text_of(decoder, 700)
+    decoder.code_places(cache.view())
+    assert [len(block) for block in cache._coded._blocks] == [1, 1]
+
+
+def test_a_model_whose_layers_all_have_a_window_is_not_coded() -> None:
+    changes = {"model_type": "mistral", "sliding_window": 400}
+    reference = reference_of(torch.bfloat16, num_hidden_layers=2, head_dim=32, **changes)
+    assert not Decoder(reference.config, reference.weights, codes_places=True).codes_places
+
+
+@pytest.mark.parametrize("scale", [30.0, 1e4, 1e30, 1e36])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_scores_of_all_sizes_and_numbers_too_large_for_int8(scale: float, rows: int) -> None:
+    # weights that vanish; queries and scores beyond what int8 inputs take, which make NaN; keys that count as 2^100
+    reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=32, **GROUPS)
+    tokens, expected = random_tokens(rows, 5, 97), None
+    for decoder in drafting(reference):
+        cache = decoder.new_cache()
+        random_prefix(decoder, cache, 520, seed=3, scale=scale)
+        view = cache.view()
+        if expected is None:
+            expected = reference.run([Part(committed(view), tokens, range(-1, rows - 1), 2)])
+        expect_same(decoder, Rows([(view, tokens, range(-1, rows - 1))]), expected, numbers_only=scale < 1e5)
+
+
+def test_one_query_that_is_no_number_leaves_the_others_alone() -> None:
+    # of 5 heads that share a key head, so that queries are softened in twos and one is left over
+    heads = {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 32}
+    for worst in range(5):
+        reference = reference_of(torch.bfloat16, num_hidden_layers=1, **heads)
+        bias = reference.weights.layers[0].query.weight
+        assert isinstance(bias, torch.Tensor)
+        bias[32 * worst : 32 * worst + 32] *= 2.0**70
+        query = reference.weights.layers[0].query
+        assert query.weight is bias
+        expected = None
+        for decoder in drafting(reference):
+            view = text_of(decoder, 300).view()
+            if expected is None:
+                expected = reference.run([Part(committed(view), [3, 4], [-1, 0], 1)])
+            expect_same(decoder, Rows([(view, [3, 4], [-1, 0])]), expected, numbers_only=False)
 
 
 def test_a_row_s_bits_do_not_depend_on_other_rows() -> None:
@@ -180,24 +225,29 @@ def test_blocks_are_coded_once() -> None:
         return torch.zeros((2, 1, 1), dtype=torch.uint8)
 
     for length, count in ((600, 2), (600, 2), (300, 2)):
-        layer, blocks = cache.view(length=length).coded(code)
-        assert (layer, len(blocks), len(coded)) == (0, length // PLACES, count)
-    assert set(coded) == {(2, PLACES, reference.config.num_kv_heads, 32)}
+        blocks = cache.view(length=length).coded(cache.layers, code)
+        assert (len(blocks), len(coded)) == (length // PLACES, count)
+    assert {*coded} == {(2, PLACES, reference.config.num_kv_heads, 32)}
     random_prefix(decoder, cache, 200, seed=2)
-    assert len(cache.view().coded(code)[1]) == len(coded) == 3
+    assert len(cache.view().coded(cache.layers, code)) == len(coded) == 3
+    for other in (cache.copy(600), cache.copy(600).handed_over(520)):
+        assert len(other.view().coded(cache.layers, code)) == 2
+    assert len(coded) == 3, "what is copied or handed over is not coded again"
+    assert cache.view().coded(range(1, 2), code)
+    assert coded[-1] == (1, PLACES, reference.config.num_kv_heads, 32), "other layers are"
 
 
 def test_a_cut_while_blocks_are_coded_is_not_undone() -> None:
-    places, memory = CodedPlaces(), Decoder(*_parts()).new_cache()._memory.grown(600)
+    places, layers, memory = CodedPrefix(), slice(0, 1), Decoder(*_parts()).new_cache()._memory.grown(600)
 
     def code(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         places.cut(length)  # as another thread might
         return torch.zeros(1, dtype=torch.uint8)
 
     for length in (0, PLACES):
-        had = places.of(memory, length // PLACES, lambda keys, values: torch.ones(1, dtype=torch.uint8))
-        assert len(places.of(memory, 2, code)) == 2  # for the pass under way
-        kept = places.of(memory, length // PLACES, code)
+        had = places.of(memory, layers, length // PLACES, lambda keys, values: torch.ones(1, dtype=torch.uint8))
+        assert len(places.of(memory, layers, 2, code)) == 2  # for the pass under way
+        kept = places.of(memory, layers, length // PLACES, code)
         assert [*map(id, kept)] == [*map(id, had)]
 
 
@@ -218,7 +268,7 @@ def test_the_cost_counts_the_bytes_that_are_read() -> None:
 
 def test_heads_that_cannot_be_coded_are_read_as_they_are() -> None:
     reference = reference_of(torch.bfloat16, num_hidden_layers=1, head_dim=24)
-    decoder = Decoder(reference.config, reference.weights, coded_places=True)
+    decoder = Decoder(reference.config, reference.weights, codes_places=True)
     assert not decoder.codes_places
     view = text_of(decoder, 300).view()
     assert same(decoder.forward(chain(view, [3])), reference.run([Part(committed(view), [3], [-1])]).hidden)

@@ -1,5 +1,5 @@
-// Attention over places in int8 in one go, where there are products of bytes. Part of isa.inl. What it gives is what its
-// parts give one after the other: `linear_coded` with keys, `soften`, `pack_coded`, `linear_coded` with values.
+// Attention over places in int8 in one go, where there are products of bytes (`dot`). Part of isa.inl. It gives what
+// `CodedWalk::attend_in_parts` gives.
 
 #if defined(FORETOKEN_WIDE_DOT)
 
@@ -16,20 +16,21 @@ struct alignas(64) CodedRoom {
   Block packed[kPlaceBlocks][kCodedAtOnce];
 };
 
-// Fetches lines one behind the other into the second cache, evenly over `all` steps: of much that is asked for at once a Zen 5
-// drops a part.
+// Fetches lines one behind the other into the second cache, evenly over `all` steps (see `Ahead` in attention_avx512bf16.inl).
 class Stream {
  public:
-  Stream(const char* from, int64_t bytes, int64_t all) : at_(from), left_(bytes / 64), due_(left_), all_(all) {}
+  Stream(const char* from, int64_t bytes, int64_t all) : at_(from), evenly_(bytes / 64, all) {}
 
   void step(int64_t steps) {
-    for (so_far_ += due_ * steps; so_far_ >= all_ && left_; so_far_ -= all_, --left_, at_ += 64) foretoken::will_use<2>(at_);
+    evenly_.step(steps, [this] {
+      foretoken::will_use<2>(at_);
+      at_ += 64;
+    });
   }
 
  private:
   const char* at_;
-  int64_t left_, so_far_ = 0;
-  const int64_t due_, all_;
+  Evenly evenly_;
 };
 
 // Steps: what is done while lines are fetched takes about so many tens of cycles.
