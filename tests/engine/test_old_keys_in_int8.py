@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.api.build import with_draft
+from foretoken.api.build import plan, with_draft
 from foretoken.api.model import Model
 from foretoken.decoder import native_pass
 from foretoken.drafters.reading import DecoderDrafter
@@ -151,8 +151,10 @@ def test_what_makes_no_sense_is_refused(draft: str, message: str) -> None:
 @needs_native
 def test_int8_that_is_asked_for_and_cannot_be_is_refused() -> None:
     for settings, why in (
-        ({"memory": "100GiB"}, "there is no room for it within a bound of memory"),
+        ({"memory": "100GiB"}, "with a bound of memory no copy reads int8"),
         ({"cache": False}, "no keys and values are kept without a cache"),
     ):
         with pytest.raises(DraftSpecError, match=f"draft 'mxfp4': kv is int8, but {why}; leave kv out"):
             foretoken.load("stdlib-7m", draft="mxfp4:kv=int8,lookup", **settings)
+    with pytest.raises(DraftSpecError, match="with a bound of memory no copy reads int8"):
+        plan("stdlib-7m", draft="mxfp4:kv=int8", memory="100GiB")

@@ -109,7 +109,6 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         files, offloading, config, tokenizer, chosen = _offloading(folder, str(model), chosen)
         levels = offloading.levels
         choices_of(levels, chosen)
-        expect_int8(levels, config, chosen)
         unbound_memory(device)
         if isinstance(chosen.memory, int):
             bound_memory(device, chosen.memory, CUDA)
@@ -200,6 +199,7 @@ def _offloading(
         chosen = replace(settings, draft=draft)
         levels = find_levels(name_levels(chosen), folder)
         levels[0].expect_features(chosen)
+        expect_int8(levels, config, chosen)
         try:
             return chosen, planned(folder, config, levels, chosen)
         except SettingError:

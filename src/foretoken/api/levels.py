@@ -104,7 +104,7 @@ def expect_int8(levels: Sequence[Level], config: DecoderConfig, settings: LoadSe
     if settings.device != "cpu" or native.module() is None:
         why = "only the native engine on the CPU reads int8 (foretoken doctor says whether it is here)"
     elif settings.memory is not None:
-        why = "there is no room for it within a bound of memory"
+        why = "with a bound of memory no copy reads int8"
     elif not settings.cache:
         why = "no keys and values are kept without a cache"
     elif why is not None:
@@ -180,7 +180,10 @@ def load_level(
         weights, copy = _low_bit(level, level.folder, config, weights, settings)
     # a bound of memory was planned without what int8 takes
     codes_places = level.reads_int8 and settings.memory is None
-    return LoadedLevel(decoder_of(config, weights, settings, codes_places=codes_places), tokenizer, copy)
+    decoder = decoder_of(config, weights, settings, codes_places=codes_places)
+    if decoder.codes_places:
+        log.info("%s: reads old keys and values in int8 (kv=full turns it off)", level.called)
+    return LoadedLevel(decoder, tokenizer, copy)
 
 
 def _trained(

@@ -34,7 +34,7 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 
-OPTIONS = ("format", "group", "inputs")  # options of a draft that a user may give
+OPTIONS = ("format", "group", "inputs", "kv")  # options of a draft that a user may give
 KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
 
@@ -106,7 +106,8 @@ def describe(draft: LoadedLevel) -> dict[str, Any]:
     if not isinstance(head.weight, QuantisedWeight):
         return {"format": None, **arithmetic}
     made = {"quantiser": draft.copy.quantiser if draft.copy else "direct", "from_copy": draft.copy is not None}
-    return {"format": head.weight.format.label, "inputs": head.inputs, **arithmetic, **made}
+    reads = {"inputs": head.inputs, "kv": "int8" if draft.decoder.codes_places else "full"}
+    return {"format": head.weight.format.label, **reads, **arithmetic, **made}
 
 
 def main() -> None:
@@ -117,7 +118,7 @@ def main() -> None:
         "--draft",
         nargs="+",
         default=["stdlib-1m", "int4"],
-        help="checkpoints and low-bit formats, with inputs, group or format (%(default)s)",
+        help="checkpoints and low-bit formats, with inputs, kv, group or format (%(default)s)",
     )
     parser.add_argument("--prompts", type=int, default=20, help="how many of them (%(default)s)")
     parser.add_argument("--temperature", type=float, action="append", help="may come again (0 and 0.8)")
