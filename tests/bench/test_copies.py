@@ -168,6 +168,7 @@ def test_a_draft_is_described_by_its_format_inputs_and_quantiser(tmp_path: Path)
         loaded = load_level(level, model.folder, model.target, model.settings)
         told = acceptance.describe(loaded)
         assert told.pop("arithmetic") == loaded.decoder.arithmetic
+        assert told.pop("kv", "full") == ("int8" if loaded.decoder.codes_places else "full")
         return told
 
     direct = {"format": "int4-g32", "inputs": "int8", "quantiser": "direct", "from_copy": False}
