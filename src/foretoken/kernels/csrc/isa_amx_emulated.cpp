@@ -1,5 +1,6 @@
 // The AMX instruction set on tiles of plain C++, which follow Intel's documented arithmetic: what tests of that
 // instruction set run where the machine has no AMX. Never chosen by itself.
+#define FORETOKEN_WIDE_DOT_EMULATED  // products of bytes, which every processor with AMX has
 #include "vector_generic.h"
 
 #include "isa.inl"

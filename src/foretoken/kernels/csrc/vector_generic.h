@@ -190,6 +190,27 @@ inline V16 pick(V16 table, Ints index) { return V16::each([&](int i) { return ta
 inline V16 to_floats(Ints a) { return V16::each([&](int i) { return static_cast<float>(a.x[i]); }); }
 inline V16 round_bf16(V16 a) { return V16::each([&](int i) { return from_bf16(to_bf16(a.x[i])); }); }
 
+#if defined(FORETOKEN_WIDE_DOT_EMULATED)
+#define FORETOKEN_WIDE_DOT
+// Signed bytes plus 128, as unsigned ones.
+inline Bytes flipped(Bytes a) {
+  return Bytes::each([&](int i) { return a.x[i] ^ 0x80; });
+}
+// sums + the products of four bytes with the four at x, of which the first are a W and the others an X.
+template <class W, class X>
+inline Ints dot_of(Ints sums, Bytes w, const std::int32_t* x) {
+  X four[4];
+  std::memcpy(four, x, 4);
+  return Ints::each([&](int i) {
+    std::int32_t sum = sums.x[i];
+    for (int b = 0; b < 4; ++b) sum += static_cast<W>(w.x[4 * i + b]) * four[b];
+    return sum;
+  });
+}
+inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) { return dot_of<std::uint8_t, std::int8_t>(sums, w, x); }
+inline Ints dot_positive(Ints sums, Bytes w, const std::int32_t* x) { return dot_of<std::int8_t, std::uint8_t>(sums, w, x); }
+constexpr int kCodedTiles = 2, kCodedRows = 3;  // of attention over bytes: tiles of places or numbers, and queries, at once
+#else
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline std::int16_t pair_at(Bytes a, int i) {
   std::int16_t r;
@@ -226,6 +247,7 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
     return sum;
   });
 }
+#endif
 
 constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1, kCodeRows = 1, kValueRows = 1, kCodeBlocks = 1;
 constexpr int kRegister = 16;  // bytes
