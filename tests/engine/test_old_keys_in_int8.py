@@ -81,7 +81,9 @@ def test_tokens_and_logits_are_those_of_plain_decoding(draft: str, sampling: dic
     assert done.logits is not None
     assert expected.logits is not None
     assert torch.equal(done.logits, expected.logits)
-    assert 0 < done.stats.accepted_tokens < done.stats.draft_tokens
+    assert 0 < done.stats.accepted_tokens <= done.stats.draft_tokens
+    # a copy of eight bits may be right throughout
+    assert done.stats.accepted_tokens < done.stats.draft_tokens or draft.startswith("int8")
     assert coded == [model("none").target.config.num_layers] * (LONG // PLACES), "each block once"
 
 
