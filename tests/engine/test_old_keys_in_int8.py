@@ -14,10 +14,10 @@ import foretoken
 from foretoken.api.build import plan, with_draft
 from foretoken.api.model import Model
 from foretoken.decoder import native_pass
-from foretoken.drafters.reading import DecoderDrafter
 from foretoken.errors import DraftSpecError
 from foretoken.formats.table import PLACES
 from foretoken.kernels import native
+from tests.copies.loaded import copies
 from tests.tiny import needs_native
 
 SAMPLING: list[dict[str, Any]] = [{}, {"temperature": 0.8, "seed": 3}]
@@ -58,14 +58,6 @@ def coded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(native_pass.native, "code_places", code_places)
     return seen
-
-
-def decoders(its: Model) -> list[DecoderDrafter]:
-    found, drafter = [], its.drafter
-    while isinstance(drafter, DecoderDrafter):
-        found.append(drafter)
-        drafter = getattr(drafter, "inner", None)
-    return found
 
 
 @needs_native
@@ -130,7 +122,7 @@ def test_copies_of_few_bits_read_int8_unless_they_are_told_not_to() -> None:
         ("fractal:format=int4", [True]),
     ):
         its = with_draft(model("none"), draft)
-        assert [drafter.model.codes_places for drafter in decoders(its)] == expected, draft
+        assert [drafter.model.codes_places for drafter in copies(its)] == expected, draft
     assert not model("none").target.codes_places
 
 

@@ -99,18 +99,22 @@ def expect_memory(levels: Sequence[Level], config: DecoderConfig, settings: Load
 def expect_int8(levels: Sequence[Level], config: DecoderConfig, settings: LoadSettings) -> None:
     """Raise DraftSpecError for a level that is told to read the model's old keys and values in int8, and cannot, before
     anything is loaded. config: the target's."""
+    why = _why_not_int8(config, settings)
     asked = [level for level in levels if level.options.get(KV) == "int8"]
-    why = why_not_int8(config)
-    if settings.device != "cpu" or native.module() is None:
-        why = "only the native engine on the CPU reads int8 (foretoken doctor says whether it is here)"
-    elif settings.memory is not None:
-        why = "with a bound of memory no copy reads int8"
-    elif not settings.cache:
-        why = "no keys and values are kept without a cache"
-    elif why is not None:
-        why = f"the model cannot be read so: {why}"
     if asked and why is not None:
         raise DraftSpecError(f"draft {asked[0].name!r}: kv is int8, but {why}; leave kv out")
+
+
+def _why_not_int8(config: DecoderConfig, settings: LoadSettings) -> str | None:
+    """Why no copy of a model reads its old keys and values in int8; None if copies may."""
+    if settings.device != "cpu" or native.module() is None:
+        return "only the native engine on the CPU reads int8 (foretoken doctor says whether it is here)"
+    if settings.memory is not None:  # it was planned without what int8 takes
+        return "with a bound of memory no copy reads int8"
+    if not settings.cache:
+        return "no keys and values are kept without a cache"
+    why = why_not_int8(config)
+    return None if why is None else f"the model cannot be read so: {why}"
 
 
 def _is_mapped(level: Level) -> bool:
@@ -178,8 +182,7 @@ def load_level(
     else:
         config, weights, tokenizer = read_checkpoint(level.folder, _mapped(settings))
         weights, copy = _low_bit(level, level.folder, config, weights, settings)
-    # a bound of memory was planned without what int8 takes
-    codes_places = level.reads_int8 and settings.memory is None
+    codes_places = level.reads_int8 and _why_not_int8(config, settings) is None
     decoder = decoder_of(config, weights, settings, codes_places=codes_places)
     if decoder.codes_places:
         log.info("%s: reads old keys and values in int8 (kv=full turns it off)", level.called)

@@ -41,12 +41,12 @@ constexpr int64_t kCodedSoftening = 2;  // 32 places of a query
 template <int T, int N, bool kPositive>
 inline void meet_tiles(const std::uint8_t* codes, int64_t blocks, const float* scales, const Block* x, int64_t n, float* out,
                        int64_t stride, Stream& stream) {
-  const int64_t apart = blocks * 512;
+  const int64_t apart = blocks * kInt8Bytes;
   V16 sums[T][N];
   for (int t = 0; t < T; ++t) {
     for (int r = 0; r < N; ++r) sums[t][r] = set1(0.0f);
   }
-  for (int64_t block = 0; block < blocks; ++block, codes += 512, x += n) {
+  for (int64_t block = 0; block < blocks; ++block, codes += kInt8Bytes, x += n) {
     Ints whole[T][N];
     for (int t = 0; t < T; ++t) {
       for (int r = 0; r < N; ++r) whole[t][r] = ints(kPositive ? 0 : x[r].start);
@@ -88,7 +88,7 @@ void meet_coded(const Codes& w, int64_t outputs, int64_t k, const Block* x, int6
   by_size<kCodedRows>(groups, [&](auto size) {
     auto tiles = [&](auto many, int64_t at) {
       groups.each<decltype(size)::value>([&](auto some, int64_t row) {
-        meet_tiles<decltype(many)::value, decltype(some)::value, kPositive>(w.codes + at / kTile * blocks * 512, blocks,
+        meet_tiles<decltype(many)::value, decltype(some)::value, kPositive>(w.codes + at / kTile * blocks * kInt8Bytes, blocks,
                                                                             scales + at, x + row, n, out + row * stride + at,
                                                                             stride, stream);
       });
@@ -109,7 +109,7 @@ inline void pack_weights(const float (&weights)[2][kCodedPlaces], const V16 (&mo
   }
   store(by, div(set1(127.0f), load(tops)));
   store(scales, div(load(tops), set1(127.0f)));
-  const V16 whole = set1(12582912.0f);
+  const V16 whole = set1(kWholeFloat);
   for (int64_t q = 0; q < queries; ++q) {
     for (int64_t block = 0; block < kPlaceBlocks; ++block) {
       const int64_t i = q * kPlaceBlocks + block;

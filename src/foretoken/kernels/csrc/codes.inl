@@ -126,7 +126,7 @@ inline bool pack_block(const float* x, int64_t rest, std::int32_t too_large, Blo
   out->scale = 1.0f;
   if (any_nan(a) || any_nan(b) || !(top <= kLargest)) return false;
   if (top < kSmallest) return true;
-  const V16 by = set1(127.0f / top), whole = set1(12582912.0f);  // 1.5 * 2^23: what is added to it is rounded
+  const V16 by = set1(127.0f / top), whole = set1(kWholeFloat);
   const V16 first = add(mul(a, by), whole), second = add(mul(b, by), whole);
   store_bytes(first, second, out->inputs);
   const V16 all = add(sub(first, whole), sub(second, whole));  // of whole numbers, so the sum is exact in any order

@@ -8,6 +8,7 @@ namespace {
 using foretoken::CodedPlaces;
 using foretoken::kCodedPlaces;
 
+constexpr int64_t kInt8Bytes = foretoken::block_bytes(Format::int8);
 constexpr float kLeastScale = 0x1p-100f, kMost = 0x1p100f;  // larger numbers count as kMost
 
 // 16 scales of numbers whose largest are these, and by what the numbers are divided. Of numbers that are too small both make
@@ -31,7 +32,7 @@ struct Scales {
 // Its lowest byte is the number, rounded to a whole one.
 inline V16 whole(V16 v, V16 divisor) {
   const V16 limited = max(min(v, set1(kMost)), set1(-kMost));
-  return add(div(limited, divisor), set1(12582912.0f));  // 1.5 * 2^23
+  return add(div(limited, divisor), set1(kWholeFloat));
 }
 
 template <Format F>
@@ -49,7 +50,7 @@ void code_keys(const Places& places, int64_t width, std::uint8_t* codes, float* 
     float divisors[kTile];
     store(scales + first, made.scale);
     store(divisors, made.divisor);
-    for (int64_t block = 0; block < blocks; ++block, codes += 512) {
+    for (int64_t block = 0; block < blocks; ++block, codes += kInt8Bytes) {
       for (int64_t i = 0; i < kTile; ++i) {
         const V16 by = set1(divisors[i]);
         std::int32_t columns[8];

@@ -216,11 +216,13 @@ void linear(Format format, const void* const* weights, int64_t blocks, int64_t k
 
 // -- elementwise ----------------------------------------------------------------------------------------------------
 
+constexpr float kWholeFloat = 0x1.8p23f;  // added, it rounds to a whole number, which then stands in the last bits
+
 // e^x to about one unit in the last place: x = n log 2 + r, then Taylor's series of e^r, |r| <= 0.35, to r^7. x: at most
 // 88.37626, or what is given does not count, as beside a NaN.
 inline V16 exponential_of_small(V16 x) {
-  const V16 shifted = fma(x, set1(1.44269504f), set1(12582912.0f));  // 1.5 * 2^23 + n
-  const V16 n = sub(shifted, set1(12582912.0f));
+  const V16 shifted = fma(x, set1(1.44269504f), set1(kWholeFloat));
+  const V16 n = sub(shifted, set1(kWholeFloat));
   const V16 r = fma(n, set1(-1.42860682e-6f), fma(n, set1(-0.693145752f), x));
   V16 y = fma(set1(1.0f / 5040), r, set1(1.0f / 720));
   y = fma(y, r, set1(1.0f / 120));
