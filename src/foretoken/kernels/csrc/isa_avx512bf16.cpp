@@ -3,7 +3,7 @@
 // The instruction adds the product of a pair's upper halves, rounds, then adds that of the lower halves, and rounds. The
 // format sums even and odd inputs apart, so pairs are made of neighbours in one of those sums: (2, 0), (6, 4), ..., and
 // (3, 1), (7, 5), ... Then each instruction is two steps of one sum, in the format's own order. That a machine's
-// instruction rounds so is looked at before this instruction set is used (`agrees` in isas.cpp).
+// instruction rounds so is looked at before this instruction set is used (`agrees` in agreement.cpp).
 #include "vector_avx512.h"
 
 #include "isa.inl"

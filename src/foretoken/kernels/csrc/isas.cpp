@@ -2,8 +2,9 @@
 // that round in their own way, by looking at what they compute. Never by model number.
 #include "isas.h"
 
-#include <cstring>
-#include <vector>
+#include <initializer_list>
+
+#include "agreement.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -59,110 +60,14 @@ const Machine& machine() {
 
 #endif
 
-// The same of weights in the instruction set's own layout: three blocks, with as many inputs as it takes.
-[[maybe_unused]] bool agrees_repacked(const Kernels* kernels, const std::uint16_t* weights, const float* x,
-                                      std::int64_t n, std::int64_t stride) {
-  constexpr std::int64_t k = 128, blocks = 3;
-  const void* rows[blocks * kTile];
-  for (std::int64_t i = 0; i < blocks * kTile; ++i) rows[i] = weights + i % (2 * kTile) * k;
-  alignas(64) char own[blocks * kTile * k * 2];
-  for (std::int64_t i = 0; i < blocks; ++i) kernels->repack(rows + i * kTile, k, own + i * kTile * k * 2);
-  std::vector<float> expected(static_cast<std::size_t>(blocks * n * kTile)), got(expected.size());
-  std::vector<std::uint64_t> packed(kernels_generic()->packed_bytes(Format::bf16, n, k) / 8 + 1);
-  kernels_generic()->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
-  kernels_generic()->linear(Format::bf16, rows, blocks, k, {packed.data(), n, 0, n}, {expected.data(), blocks * kTile});
-  packed.resize(kernels->packed_bytes(Format::bf16, n, k) / 8 + 1);
-  kernels->pack_for_repacked(x, stride, 0, n, n, k, packed.data());
-  kernels->linear_repacked(own, blocks, k, {packed.data(), n, 0, n}, {got.data(), blocks * kTile});
-  return std::memcmp(expected.data(), got.data(), expected.size() * 4) == 0;
-}
-
-// Whether an instruction set sums bf16 as the plain C++ does, bit for bit, on numbers of all sizes, subnormal ones
-// among them.
-[[maybe_unused]] bool agrees(const Kernels* kernels) {
-  const FlushSubnormals flush;
-  constexpr std::int64_t k = 150, most = 40;  // inputs and rows that fill no block, as 24 rows do not
-  std::uint32_t state = 12345;
-  auto next = [&] {
-    state = state * 1664525u + 1013904223u;
-    return state >> 8;
-  };
-  for (int round = 0; round < 8; ++round) {
-    const std::uint32_t spread = round % 4 == 3 ? 200 : 1u << (round % 4 * 2);
-    std::vector<std::uint16_t> weights(static_cast<std::size_t>(2 * kTile * k));
-    std::vector<float> x(static_cast<std::size_t>(most * k));
-    auto number = [&] {  // finite: exponents around 1, or around where products leave the normal numbers
-      const std::uint32_t exponent = (round < 4 ? 120u : 62u) - spread / 4 + next() % spread;
-      return static_cast<std::uint16_t>((next() & 0x807fu) | ((exponent & 0xffu) % 190u << 7));
-    };
-    for (auto& w : weights) w = number();
-    for (auto& v : x) {
-      const std::uint32_t bits = static_cast<std::uint32_t>(number()) << 16;
-      std::memcpy(&v, &bits, sizeof v);
-    }
-    const void* rows[kTile];
-    // one behind the other, or at unequal distances, as keys may lie
-    for (std::int64_t i = 0; i < kTile; ++i) rows[i] = weights.data() + (round % 2 ? i + i * i % 7 : i) * k;
-    const Kernels* both[2] = {kernels_generic(), kernels};
-    for (std::int64_t n : {most, std::int64_t{24}, std::int64_t{5}, std::int64_t{1}}) {  // which is multiplied in several ways
-      float tiles[2][most * kTile];
-      for (int i = 0; i < 2; ++i) {
-        std::vector<std::uint64_t> packed(both[i]->packed_bytes(Format::bf16, n, k) / 8 + 1);
-        both[i]->pack(Format::bf16, x.data(), k, 0, n, n, k, packed.data());
-        both[i]->linear(Format::bf16, rows, 1, k, {packed.data(), n, 0, n}, {tiles[i], kTile});
-      }
-      if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * kTile) * 4) != 0) return false;
-      if (kernels->repack && !agrees_repacked(kernels, weights.data(), x.data(), n, k)) return false;
-    }
-  }
-  return true;
-}
-
 constexpr const char* kUnknown = "the compiler that built Foretoken does not know its instructions";
-
-// Whether an instruction set multiplies low-bit weights as the plain C++ does, bit for bit.
-[[maybe_unused]] bool agrees_on_codes(const Kernels* kernels) {
-  const FlushSubnormals flush;
-  constexpr std::int64_t k = 150, most = 40, blocks = 2;
-  std::uint32_t state = 54321;
-  auto next = [&] {
-    state = state * 1664525u + 1013904223u;
-    return state >> 8;
-  };
-  std::vector<float> x(static_cast<std::size_t>(most * k));
-  for (auto& v : x) v = (static_cast<float>(next() % 4001) - 2000.0f) / static_cast<float>(1u << next() % 12);
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(blocks * blocks_of(k) * block_bytes(Format::int8)));
-  for (auto& c : codes) c = static_cast<std::uint8_t>(next() % 255 - 127);  // of int8: -127 to 127
-  for (Format format : {Format::mxfp4, Format::int8, Format::int4, Format::int3, Format::int2}) {
-    std::vector<std::uint8_t> scales(static_cast<std::size_t>(blocks * scale_bytes(format, 64, k)));
-    for (std::size_t i = 0; i < scales.size(); ++i) {  // powers of two, or floats and bf16 numbers of moderate size
-      scales[i] = static_cast<std::uint8_t>(format == Format::mxfp4 ? 110 + next() % 30
-                                            : format == Format::int8 ? (i % 4 == 3 ? 0x3c : next())
-                                                                     : (i % 2 == 1 ? 0x3f : next()));
-    }
-    const Codes w{format, 64, codes.data(), scales.data()};
-    for (Inputs inputs : {Inputs::bf16, Inputs::int8}) {
-      for (std::int64_t n : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, most}) {
-        float tiles[2][most * blocks * kTile];
-        const Kernels* both[2] = {kernels_generic(), kernels};
-        for (int i = 0; i < 2; ++i) {
-          std::vector<std::uint64_t> packed(both[i]->coded_bytes(inputs, n, k) / 8 + 1);
-          both[i]->pack_coded(inputs, format, x.data(), k, 0, n, n, k, packed.data());
-          both[i]->linear_coded(inputs, w, blocks, k, {packed.data(), n, 0, n}, {tiles[i], blocks * kTile});
-        }
-        if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * blocks * kTile) * 4) != 0) return false;
-      }
-    }
-  }
-  return true;
-}
 
 // An instruction set whose instructions are not on every machine that we test on, or round in their own way: null if
 // the build or this machine lacks it, or if it does not sum as it should here, which is looked at once.
 template <const Kernels* (*Table)()>
 [[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
   if (!here) return nullptr;  // before anything of the instruction set's own code
-  static const bool sums = Table() && agrees(Table()) && agrees_on_codes(Table());
+  static const bool sums = Table() && agrees(*Table());
   if (!Table()) {
     *reason = kUnknown;
   } else if (!sums) {
@@ -246,7 +151,7 @@ const Kernels* kernels_of(Isa isa, const char** reason) {
     case Isa::generic:
       return kernels_generic();
     case Isa::amx_emulated:
-      return kernels_amx_emulated();
+      return checked<kernels_amx_emulated>(true, reason);
 #if defined(__x86_64__)
     case Isa::avx2:
       return machine().avx2 ? kernels_avx2() : nullptr;
