@@ -13,7 +13,7 @@ import pytest
 
 import foretoken
 from foretoken.errors import SettingError
-from foretoken.serve.server import keys_of
+from foretoken.serve.server import ServerSettings, keys_of
 from tests.serve.served import PROMPT, Served, serving
 
 
@@ -240,6 +240,35 @@ def test_a_form_of_a_page_elsewhere_is_refused() -> None:
 def test_top_k_may_be_left_open_as_in_vllm(served: Served) -> None:
     asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 1, "seed": 3}
     assert served.complete(**asked, top_k=-1)["choices"] == served.complete(**asked, top_k=0)["choices"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8000", "LocalHost.", "chat.localhost", "127.0.0.1", "10.1.2.3:80", "[::1]:80"]
+)
+def test_a_server_without_keys_answers_to_addresses_and_to_localhost(served: Served, host: str) -> None:
+    assert served.ask("/v1/models", host=host).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "[evil]"])
+def test_a_name_that_leads_here_is_refused_unless_it_was_allowed(served: Served, host: str) -> None:
+    for path in ("/v1/models", "/", "/v1/completions"):
+        answer = served.ask(path, {"prompt": PROMPT} if "completions" in path else None, host=host)
+        assert answer.status == 403
+        assert "--allow-host" in answer.error["message"]
+
+
+def test_with_a_key_or_for_other_machines_any_name_leads_to_a_server() -> None:
+    for settings in (ServerSettings(keys=("k",)), ServerSettings(host="0.0.0.0"), ServerSettings(hosts=("a.example",))):
+        assert settings.pages.refusal("GET", {b"host": b"A.example:80"}) is None
+    assert ServerSettings(host="box").pages.names is None  # a name that others may know
+    assert ServerSettings().pages.refusal("GET", {b"host": b"a.example"}) is not None
+    assert ServerSettings().pages.refusal("GET", {}) is None  # HTTP/1.0
+
+
+def test_who_looks_whether_a_server_is_there_may_leave_the_body_out(served: Served) -> None:
+    for path in ("/", "/health", "/ping"):
+        answer = served.ask(path, method="HEAD")
+        assert (answer.status, answer.body) == (200, b"")
 
 
 def test_pages_elsewhere_may_ask_only_if_they_are_named() -> None:

@@ -74,6 +74,15 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name that leads to the server beside localhost, as behind a proxy on this machine. Can be given "
+            "several times. Not needed with a key, or with --host 0.0.0.0.",
+            show_default="none",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
     metrics_prefix: Annotated[
         str, typer.Option(help="foretoken, or vllm, so that vLLM's dashboards work.", rich_help_panel=_SERVER)
     ] = "foretoken",
@@ -109,6 +118,7 @@ def serve(
         from foretoken.serve.limits import Limits
         from foretoken.serve.logs import FORMS, TEXT, logging_to_stderr
         from foretoken.serve.metrics import PREFIXES
+        from foretoken.serve.pages import is_of_this_machine
         from foretoken.serve.server import Server, ServerSettings, keys_of, reserved
     from foretoken.settings.values import number, one_of
 
@@ -119,12 +129,16 @@ def serve(
     for origin in cors_origin or ():
         if not re.fullmatch(r"https?://[^/]+", origin):
             raise SettingError(f"--cors-origin is {quoted(origin)}, expected an address such as http://localhost:3000")
+    for name in allow_host or ():
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise SettingError(f"--allow-host is {quoted(name)}, expected a name such as chat.example.org")
     settings = ServerSettings(
         host,
         port,
         tuple(served_model_name or ()),
         keys_of(api_key_file),
         tuple(cors_origin or ()),
+        tuple(name.lower() for name in allow_host or ()),
         {} if default_temperature is None else {"temperature": default_temperature},
         float(drain),
         metrics_prefix,
@@ -135,7 +149,7 @@ def serve(
         loaded = Far(remote, token_file, ca).load(model, loading)
         limits = replace(Limits.of(loaded, max_num_seqs, max_waiting, max_model_len), prefixes=prefix_cache)
         server = Server(loaded, settings, limits)
-        if not settings.keys and host not in ("127.0.0.1", "::1", "localhost"):
+        if not settings.keys and not is_of_this_machine(host):
             say("whoever reaches this address may use the model; give --api-key-file to ask for a key")
 
         def ready(url: str) -> None:

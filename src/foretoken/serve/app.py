@@ -90,9 +90,12 @@ def make_app(serving: Serving) -> FastAPI:
     app.post("/detokenize", summary="The text of tokens", tags=["tokens"])(routes.detokenize)
     app.get("/health", summary="200 while the server serves", tags=["about"])(routes.health)
     app.get("/ping", include_in_schema=False)(routes.health)
+    for path in ("/health", "/ping"):  # those who look whether a server is there may leave the body out
+        app.head(path, include_in_schema=False)(routes.health)
     app.get("/version", summary="The server's version", tags=["about"])(routes.version)
     app.get("/metrics", summary="Metrics for Prometheus", tags=["about"])(routes.metrics)
     app.get("/", include_in_schema=False)(routes.page)
+    app.head("/", include_in_schema=False)(routes.page)
     app.get("/docs", include_in_schema=False)(lambda: HTMLResponse(reference(app.openapi())))
     for kind, handler in (
         (ForetokenError, _refuse),

@@ -22,6 +22,7 @@ from foretoken.common.progress import size
 from foretoken.errors import quoted
 from foretoken.serve.errors import NAME, ServeError, body, headers
 from foretoken.serve.logs import SHAPE
+from foretoken.serve.pages import Pages
 from foretoken.serve.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -29,23 +30,20 @@ log = logging.getLogger(__name__)
 _OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
 _PAGES = frozenset(("/", "/docs", "/openapi.json"))  # nothing of the model; and a browser sends no key with them
 _FORM = (b"content-type", b"application/x-www-form-urlencoded")
-_ELSEWHERE = (b"cross-site", b"same-site")  # of pages; a browser sends a form for them without asking first
 _AT_LEAST = 0.05  # seconds for each part of a body, however late it is: it may have come already
 REFUSED = "foretoken.refused"  # in a scope: why the rest of its body was not read
 
 
 class Guard:
     """keys: one of them is needed; none: everybody may come in. most: bytes of a body. patience: how long it may take
-    to arrive. origins: of web pages elsewhere that may ask."""
+    to arrive. pages: of the web that may ask."""
 
-    def __init__(
-        self, app: ASGIApp, keys: Sequence[str], most: int, patience: Patience, origins: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], most: int, patience: Patience, pages: Pages) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
         self._most = most
         self._patience = patience
-        self._origins = frozenset(origin.encode() for origin in origins)
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the beginning and end of the server."""
@@ -91,11 +89,9 @@ class Guard:
                 return ServeError(
                     401, "the API key is missing or wrong; send Authorization: Bearer KEY", code="invalid_api_key"
                 )
-        if method == "POST" and given.get(b"sec-fetch-site") in _ELSEWHERE:
-            origin = given.get(b"origin", b"")
-            if origin not in self._origins:
-                said = quoted(origin.decode("latin-1"))
-                return ServeError(403, f"a web page of {said} may not ask here; --cors-origin names those that may")
+        refused = self._pages.refusal(method, given)
+        if refused is not None:
+            return refused
         length = given.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._most:
             return self._too_large()

@@ -23,6 +23,7 @@ from foretoken.serve.asking import Asking
 from foretoken.serve.guard import Guard
 from foretoken.serve.limits import Limits
 from foretoken.serve.metrics import OWN, Metrics
+from foretoken.serve.pages import Pages, is_of_this_machine
 from foretoken.serve.patience import Patience
 from foretoken.serve.worker import Worker
 from foretoken.settings.values import number
@@ -34,19 +35,27 @@ _LEAVE = 5  # seconds in which clients are told that their texts were given up
 @dataclass(frozen=True)
 class ServerSettings:
     """How a server is reached, and by whom. names: of the model; none: its own. keys: one of them is asked for.
-    origins: of web pages elsewhere that may ask. defaults: of sampling, for requests that leave it out. drain: seconds
-    in which what is under way may be finished when the server ends. metrics: the prefix of their names. patience: how
-    long a request may take to arrive."""
+    origins: of web pages elsewhere that may ask. hosts: names that lead to a server which listens on this machine only
+    and asks for no key, beside addresses and localhost. defaults: of sampling, for requests that leave it out. drain:
+    seconds in which what is under way may be finished when the server ends. metrics: the prefix of their names.
+    patience: how long a request may take to arrive."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     names: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     drain: float = 30.0
     metrics: str = OWN
     patience: Patience = field(default_factory=Patience)
+
+    @property
+    def pages(self) -> Pages:
+        """The web pages that may ask. Where a key is asked for, or others reach the server, any name leads here."""
+        closed = not self.keys and is_of_this_machine(self.host)
+        return Pages(self.origins, (self.host, *self.hosts) if closed else None)
 
 
 def keys_of(file: Path | None) -> tuple[str, ...]:
@@ -97,7 +106,7 @@ class Server:
         self.metrics.watch(self.worker)
         asking = Asking(model, limits, settings.defaults)
         serving = Serving(model, self.worker, asking, self.metrics, names, settings.origins)
-        self.app = Guard(make_app(serving), settings.keys, limits.body, settings.patience, settings.origins)
+        self.app = Guard(make_app(serving), settings.keys, limits.body, settings.patience, settings.pages)
 
     def run(
         self,
