@@ -149,8 +149,8 @@ def cut(text: str, most: int = 60) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: `; did you mean 'x'?` if one is near, and all names that are
-    known."""
+    known. A name of one letter is near to nothing."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, [each for each in known if len(each) > 1], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{hint} (known: {', '.join(known) or 'none'})"

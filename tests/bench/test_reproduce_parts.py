@@ -9,15 +9,17 @@ from typing import Any, cast
 import pytest
 
 from foretoken.bench.generations import differing
+from foretoken.bench.pages import machine
 from foretoken.bench.reproduce import asked as places
 from foretoken.bench.reproduce import parts
 from foretoken.bench.reproduce.asked import SCALES, Asked
 from foretoken.bench.reproduce.papers import PAPERS, Data, Method, Subject, beside, paper
 from foretoken.bench.reproduce.parts import correct_tokens
 from foretoken.bench.reproduce.report import identity, rows
+from foretoken.bench.reproduce.running import reproduce
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import Prompt
-from foretoken.errors import InputError, SettingError
+from foretoken.errors import InputError, ModelNotFoundError, SettingError
 from foretoken.rehearsal import honest, write
 from foretoken.settings.generate import GenerateSettings
 from tests.tiny import one_thread
@@ -90,6 +92,18 @@ def test_prompts_of_ones_own_take_the_place_of_the_data() -> None:
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         Asked("fractal", **wrong)
+
+
+def test_a_paper_whose_model_is_nowhere_says_how_to_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="; --models takes a folder that holds the paper's"):
+        reproduce(Asked("fractal", "paper", out=tmp_path))
+
+
+def test_a_machine_on_which_nothing_was_measured_has_no_threads() -> None:
+    assert machine({"machine": {"processor": "Z80"}}) == "Z80"
+    assert machine({"machine": {"processor": "Z80", "threads": 2, "isa": None}}) == "Z80, 2 threads, engine PyTorch"
 
 
 def test_every_paper_in_the_table_can_be_had() -> None:

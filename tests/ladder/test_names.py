@@ -13,6 +13,7 @@ from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
 from foretoken.errors import DraftSpecError
 from foretoken.formats import FORMATS, format_of
+from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import LoadSettings
 
 
@@ -31,6 +32,12 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
     assert str(error.value) == (
         "draft 'lookup:tokens=3' asks for 3 tokens, num_speculative_tokens for 5; give one of them"
     )
+
+
+def test_an_option_of_one_letter_is_near_to_no_other() -> None:
+    (level,) = parse_draft("subspec:kv=int8")
+    with pytest.raises(DraftSpecError, match=r"has no option 'kv' \(known: depth, k\)"):
+        level.values({"k": int, "depth": int})
 
 
 def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:

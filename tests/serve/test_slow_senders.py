@@ -19,7 +19,8 @@ from foretoken.serve.patience import Patience
 _SECONDS = 0.4  # that the server waits; a byte earns a hundredth of a second more
 _BODY = json.dumps({"prompt": PROMPT, "max_tokens": 4, "temperature": 0}).encode()
 _LENGTH = f"Content-Length: {len(_BODY)}"
-_HEAD = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{_LENGTH}\r\n\r\n".encode()
+_TO = "POST /v1/completions HTTP/1.1\r\nHost: localhost"
+_HEAD = f"{_TO}\r\nContent-Type: application/json\r\n{_LENGTH}\r\n\r\n".encode()
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,13 @@ def where(record: Mapping[str, Any]) -> str:
 
 
 def machine(record: Mapping[str, Any]) -> str:
-    """The processor, the number of threads, and the engine; or the GPU and its engine."""
+    """The processor, the number of threads, and the engine; or the GPU and its engine. As much of it as is known."""
     its = record["machine"]
     if its.get("gpu"):
         return f"{its['gpu']}, engine {record.get('arithmetic')}"
-    return f"{its.get('processor')}, {its.get('threads')} threads, engine {isa_of(its) or 'PyTorch'}"
+    if its.get("threads") is None:  # of a record in which no model was measured
+        return f"{its.get('processor')}"
+    return f"{its.get('processor')}, {its['threads']} threads, engine {isa_of(its) or 'PyTorch'}"
 
 
 def memory(record: dict[str, Any]) -> str:

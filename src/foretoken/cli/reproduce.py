@@ -25,9 +25,10 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="What is measured. embedded: the embedded model, which takes seconds. rehearsal: a checkpoint of a "
-            "large model's size, made from the embedded one: minutes. geometry: such checkpoints with as many layers "
-            "as the paper's models have: an hour. paper: the paper's own checkpoints and data sets: hours to days."
+            help="What is measured. embedded: the embedded model, which takes seconds, or minutes where drafters are "
+            "trained first. rehearsal: a checkpoint of a large model's size, made from the embedded one: minutes. "
+            "geometry: such checkpoints with as many layers as the paper's models have: an hour. paper: the paper's "
+            "own checkpoints and data sets: hours to days."
         ),
     ] = "rehearsal",
     only: Annotated[

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from foretoken.common.progress import many
 from foretoken.drafters import own_files
 from foretoken.errors import InputError, quoted
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
+
+log = logging.getLogger(__name__)
 
 STDLIB = "stdlib"  # the files that the embedded models were trained on
 _EVERY = 20  # of so many files, one is held out
@@ -28,7 +32,8 @@ def read(data: Sequence[str], tokenizer: Tokenizer) -> Streams:
     """The text of files, of all files below folders, or of `stdlib`, with an end token behind each file.
 
     Every twentieth file is held out, and of a single file its last twentieth. Of `stdlib`, the files are held out that
-    the embedded models have not seen. Raises InputError for a place without text.
+    the embedded models have not seen. Of files that are not text, a warning says how many there are. Raises InputError
+    for a place without text.
     """
     if list(data) == [STDLIB]:
         return Streams(*(_joined(_listed(names), tokenizer) for names in (corpus.TRAIN_FILES, corpus.HELDOUT_FILES)))
@@ -51,10 +56,14 @@ def _texts(place: Path) -> list[str]:
         raise InputError(f"there is no file or folder {quoted(str(place), 80)} to train on; name files of text")
     files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
     shown = [file for file in files if not any(part.startswith(".") for part in file.relative_to(place).parts)]
-    texts = [text for file in shown if (text := own_files.text_of(file, most=-1))]
-    if not texts:
+    texts = {file: own_files.text_of(file, most=-1) for file in shown}
+    if not any(texts.values()):
         raise InputError(f"{place} holds no text to train on; name files of text, or a folder with such files")
-    return texts
+    others = [file for file, text in texts.items() if text is None]
+    if others:
+        said = f"{many(len(others), 'file')} of {place}, such as {others[0].name}"
+        log.warning("%s: not UTF-8 text, or not to be read; left out", said)
+    return [text for text in texts.values() if text]
 
 
 def _joined(texts: Iterator[str], tokenizer: Tokenizer) -> torch.Tensor:

@@ -19,7 +19,7 @@ from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, digest, first_turn, open_suite
 from foretoken.bench.target import Target, about, expect_prompts, load_target
 from foretoken.decoder.streaming import stream_of
-from foretoken.errors import InputError
+from foretoken.errors import InputError, ModelNotFoundError
 from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.sampler import Sampler
 from foretoken.settings.generate import GenerateSettings
@@ -91,7 +91,12 @@ class Workbench:
             gc.collect()
             self.progress(f"{self.part}: loading {subject.called}", 0, 1)
             name = checkpoint(subject, self.asked.work)
-            target = load_target(name, (), replace(self.asked.loading, **subject.loading))
+            try:
+                target = load_target(name, (), replace(self.asked.loading, **subject.loading))
+            except ModelNotFoundError as error:
+                if self.asked.scale != "paper":
+                    raise
+                raise ModelNotFoundError(f"{error}; --models takes a folder that holds the paper's") from None
             its = {**about(name, target.plain, self.record), "num_layers": target.plain.target.config.num_layers}
             before = self.record["models"].setdefault(subject.called, rounded(its))
             if before.get("model_sha256") != its["model_sha256"]:

@@ -1,0 +1,51 @@
+"""Text to train on: what is read of files and folders, and what is said of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretoken.common.source import EMBEDDED
+from foretoken.errors import InputError
+from foretoken.text.tokenizer import Tokenizer
+from foretoken.training import data
+
+WORDS = "def add(a, b):\n    return a + b\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(EMBEDDED["stdlib-1m"])
+
+
+def test_files_that_are_no_text_are_left_out_and_counted(
+    tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text.py").write_text(WORDS * 40)
+    (tmp_path / "empty.py").touch()
+    (tmp_path / ".hidden").write_bytes(b"\xff")
+    alone = data.read([str(tmp_path)], tokenizer)
+    assert not caplog.text
+    (tmp_path / "a.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1") * 9)
+    with_others = data.read([str(tmp_path)], tokenizer)
+    assert with_others.learned.equal(alone.learned)
+    assert len(with_others.learned) > 100
+    assert f"2 files of {tmp_path}, such as a.bin: not UTF-8 text, or not to be read; left out" in caplog.text
+
+
+def test_a_place_without_text_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\0")
+    with pytest.raises(InputError, match="holds no text to train on"):
+        data.read([str(tmp_path)], tokenizer)
+    with pytest.raises(InputError, match="there is no file or folder"):
+        data.read([str(tmp_path / "nothing")], tokenizer)
+
+
+def test_every_twentieth_file_is_held_out(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    for at in range(40):
+        (tmp_path / f"{at:02}.txt").write_text(f"number {at}\n")
+    learned, heldout = (tokenizer.decode(stream.tolist()) for stream in data.read([str(tmp_path)], tokenizer))
+    assert [at for at in range(40) if f"number {at}\n" in heldout] == [19, 39]
+    assert [at for at in range(40) if f"number {at}\n" not in learned] == [19, 39]
