@@ -211,7 +211,7 @@ def machine() -> str:
     """What `explain` says of this machine: the instruction sets that it has, and why it lacks others."""
     module = native.module()
     assert module is not None
-    lacks = [f"not {name}: {module.why_not(at)}" for at, name in enumerate(native.ISAS) if name not in HERE]
+    lacks = [f"not {name}: {module.why_not(native._NUMBERS[name])}" for name in native.ISAS if name not in HERE]
     return "; ".join([", ".join(native.supported()), *lacks])
 
 
@@ -260,16 +260,17 @@ def test_an_unknown_level_is_refused(
 
 
 def test_a_level_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
+    *there, best = native.ISAS
     old = ModuleType("foretoken._native")
-    reasons = {native.ISAS.index("avx512"): "this machine lacks its instructions"}
-    old.why_not = lambda isa: "" if isa < 2 else reasons.get(isa, "no")  # type: ignore[attr-defined]
+    reasons = {native._NUMBERS[best]: "this machine lacks its instructions"}
+    old.why_not = lambda number: reasons.get(number, "")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "foretoken._native", old)
     monkeypatch.delenv("FORETOKEN_NATIVE", raising=False)
-    monkeypatch.setenv("FORETOKEN_ISA", "avx512")
+    monkeypatch.setenv("FORETOKEN_ISA", best)
     with pytest.raises(NativeError) as error:
         native.isa()
     assert str(error.value) == (
-        "FORETOKEN_ISA is avx512, but this machine lacks its instructions; it has generic, avx2"
+        f"FORETOKEN_ISA is {best}, but this machine lacks its instructions; it has {', '.join(there)}"
     )
 
 

@@ -26,7 +26,10 @@ PARTS = {  # package: what it is for, and pip's requirement
     "llguidance": ("grammars: --regex, --json-schema, --grammar", "llguidance>=1.9,<2"),
 }
 _COMPILERS = ("c++", "g++", "clang++", "cl")
-_FLAGS = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "amx": "amx_bf16"}
+_FLAGS = {  # what the system calls them
+    **{"dotprod": "asimddp", "avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni"},
+    **{"avx512bf16": "avx512_bf16", "amx": "amx_bf16"},
+}
 _UNKNOWN = "the compiler that built Foretoken"  # start of the module's reason where its build lacks an instruction set
 _AMX_FLAGS = ("amx_tile", "amx_bf16", "amx_int8")
 _ARCH_PRCTL, _REQUEST, _TILES = 158, 0x1023, 18  # on x86-64; ARCH_REQ_XCOMP_PERM; the feature that holds tiles

@@ -9,7 +9,8 @@ The implementation of an operation is chosen once, when the operation is first u
 its reason. Two environment variables control the choice:
 
     FORETOKEN_NATIVE   auto (default) | required | off
-    FORETOKEN_ISA    force an instruction set: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx
+    FORETOKEN_ISA    force an instruction set: generic; neon, dotprod on ARM; avx2, avxvnni, avx512, avx512vnni,
+                     avx512bf16, amx on x86
 """
 
 from __future__ import annotations

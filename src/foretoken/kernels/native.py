@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
     from foretoken.formats.weight import QuantisedWeight
 
-ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")  # from slow to fast
+_ARM, _X86 = ("neon", "dotprod"), ("avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")
+_OF_THIS = {"aarch64": _ARM, "arm64": _ARM, "x86_64": _X86, "amd64": _X86}.get(platform.machine().lower(), ())
+ISAS = ("generic", *_OF_THIS)  # of this kind of processor, from slow to fast
 # for tests of instruction sets that a machine lacks, never chosen automatically: AMX's arithmetic in plain C++, and
 # avxvnni with AVX-512's form of its instruction
 EMULATED, TWIN = "amx-emulated", "avxvnni-twin"
-_NUMBERS = {name: number for number, name in enumerate((*ISAS, EMULATED, TWIN))}
+_NUMBERS = {name: number for number, name in enumerate(("generic", *_ARM, *_X86, EMULATED, TWIN))}
 FORMATS = {name: number for number, name in enumerate(refusals.FLOATS)}  # by the name of a type
 CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
 # what rows are rounded to for products with low-bit weights; fastest: int8, or bf16 where mxfp4 meets so many rows that

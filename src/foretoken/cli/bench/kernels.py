@@ -21,7 +21,8 @@ def kernels(
         typer.Option(
             "--isa",
             "--level",
-            help="An instruction set: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or amx.",
+            help="An instruction set: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or amx; on ARM generic, "
+            "neon or dotprod.",
             show_default="the one in use: see doctor",
         ),
     ] = None,

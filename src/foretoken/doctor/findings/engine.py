@@ -57,7 +57,7 @@ def instructions(facts: Facts) -> Said | None:
     if facts.machine.architecture.lower() in ("x86_64", "amd64"):
         text = "generic: plain C++, because this processor, or what virtualises it, shows no AVX2 with FMA and F16C."
         return WARNING, text, "If the processor has AVX2, let the virtual machine see it (QEMU: `-cpu host`)."
-    return GOOD, f"generic: plain C++: other instruction sets are x86-64's; {_SAME}.", None
+    return GOOD, f"generic: plain C++, the only one for this kind of processor; {_SAME}.", None
 
 
 def amx(facts: Facts) -> Said | None:

@@ -75,6 +75,8 @@ void read_at(Isa isa, const char* from, int64_t stretch) {
     case Isa::amx:
       return read_avx512<S>(from, stretch);
     case Isa::generic:
+    case Isa::neon:
+    case Isa::dotprod:
     case Isa::amx_emulated:
       break;
   }

@@ -111,10 +111,7 @@ struct Block {
 
 inline std::int32_t excess(Format format) {
   if (format == Format::mxfp4) return 12;
-#if defined(FORETOKEN_WIDE_DOT)
-  if (format == Format::int8) return 128;
-#endif
-  return 0;
+  return format == Format::int8 ? kInt8Excess : 0;
 }
 
 inline V16 magnitude(V16 v) { return as_floats(masked(as_ints(v), 0x7fffffffu)); }
@@ -184,8 +181,8 @@ inline void dots(const Bytes (&columns)[B][8], const Block* x, Ints (&sums)[B][N
         for (int b = 0; b < B; ++b) {
           const std::int32_t* in = x[r].inputs + j;
           const Bytes* four = columns[b] + j;
-          const Bytes even = plus_pairs(pair_dot(four[0], in), pair_dot(four[1], in + 1));
-          const Bytes odd = plus_pairs(pair_dot(four[2], in + 2), pair_dot(four[3], in + 3));
+          const auto even = plus_pairs(pair_dot(four[0], in), pair_dot(four[1], in + 1));
+          const auto odd = plus_pairs(pair_dot(four[2], in + 2), pair_dot(four[3], in + 3));
           sums[b][r] = plus(sums[b][r], widen_pairs(plus_pairs(even, odd)));
         }
       }

@@ -13,6 +13,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#elif defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #endif
 
 namespace foretoken {
@@ -58,6 +64,20 @@ const Machine& machine() {
   return it;
 }
 
+#elif defined(__aarch64__)
+
+bool multiplies_bytes() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) & (1u << 20);  // HWCAP_ASIMDDP
+#elif defined(__APPLE__)
+  int has = 0;
+  std::size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
+#else
+  return false;
+#endif
+}
+
 #endif
 
 constexpr const char* kUnknown = "the compiler that built Foretoken does not know its instructions";
@@ -78,6 +98,9 @@ template <const Kernels* (*Table)()>
 
 }  // namespace
 
+#if !defined(FORETOKEN_DOTPROD)
+const Kernels* kernels_dotprod() { return nullptr; }
+#endif
 #if !defined(FORETOKEN_AVXVNNI)
 const Kernels* kernels_avxvnni() { return nullptr; }
 #endif
@@ -167,6 +190,11 @@ const Kernels* kernels_of(Isa isa, const char** reason) {
       return checked<kernels_avx512bf16>(machine().avx512bf16, reason);
     case Isa::amx:
       return checked<kernels_amx>(machine().amx, reason);
+#elif defined(__aarch64__)
+    case Isa::neon:
+      return checked<kernels_neon>(true, reason);
+    case Isa::dotprod:
+      return checked<kernels_dotprod>(multiplies_bytes(), reason);
 #endif
     default:
       return nullptr;

@@ -1,4 +1,4 @@
-// Instruction sets, from slow to fast: the order of `ISAS` in kernels/native.py.
+// Instruction sets, those of ARM and of x86 from slow to fast: their numbers in kernels/native.py.
 #pragma once
 
 #include "kernels.h"
@@ -7,14 +7,16 @@ namespace foretoken {
 
 enum class Isa : int {
   generic = 0,
-  avx2 = 1,
-  avxvnni = 2,
-  avx512 = 3,
-  avx512vnni = 4,
-  avx512bf16 = 5,
-  amx = 6,
-  amx_emulated = 7,
-  avxvnni_twin = 8
+  neon = 1,
+  dotprod = 2,
+  avx2 = 3,
+  avxvnni = 4,
+  avx512 = 5,
+  avx512vnni = 6,
+  avx512bf16 = 7,
+  amx = 8,
+  amx_emulated = 9,
+  avxvnni_twin = 10
 };
 
 // An instruction set's kernels, or null: `reason` then says what this machine or this build lacks.

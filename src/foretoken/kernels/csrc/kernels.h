@@ -263,6 +263,8 @@ struct Kernels {
 
 // By instruction set, from slow to fast; null where the build has none of it.
 const Kernels* kernels_generic();
+const Kernels* kernels_neon();
+const Kernels* kernels_dotprod();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512();

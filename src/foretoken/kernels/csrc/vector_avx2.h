@@ -224,6 +224,7 @@ inline V16 round_bf16(V16 a) {  // finite numbers
 
 #if defined(__AVXVNNI__) || defined(FORETOKEN_AVXVNNI_TWIN)
 #define FORETOKEN_WIDE_DOT
+constexpr std::int32_t kInt8Excess = 128;  // what `flipped` adds to bytes of int8
 // Signed bytes plus 128, as unsigned ones.
 inline Bytes flipped(Bytes a) {
   const __m256i m = _mm256_set1_epi8(static_cast<char>(0x80));
@@ -248,6 +249,7 @@ inline Ints dot_positive(Ints sums, Bytes w, const std::int32_t* x) {
 }
 constexpr int kCodedTiles = 1, kCodedRows = 3;  // of attention over bytes: tiles of places or numbers, and queries, at once
 #else
+constexpr std::int32_t kInt8Excess = 0;
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline Bytes pair_dot(Bytes w, const std::int32_t* x) {
   const __m256i four = _mm256_set1_epi32(*x);

@@ -161,6 +161,7 @@ inline V16 round_bf16(V16 a) {  // finite numbers
 
 #if defined(__AVX512VNNI__)
 #define FORETOKEN_WIDE_DOT
+constexpr std::int32_t kInt8Excess = 128;  // what `flipped` adds to bytes of int8
 constexpr int kCodeRows = 4, kCodeBlocks = 2;  // of low-bit weights: rows at once, and blocks of outputs side by side
 // Signed bytes plus 128, as unsigned ones.
 inline Bytes flipped(Bytes a) { return {_mm512_xor_si512(a.x, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
@@ -174,6 +175,7 @@ inline Ints dot_positive(Ints sums, Bytes w, const std::int32_t* x) {
 }
 constexpr int kCodedTiles = 2, kCodedRows = 6;  // of attention over bytes: tiles of places or numbers, and queries, at once
 #else
+constexpr std::int32_t kInt8Excess = 0;
 constexpr int kCodeRows = 8, kCodeBlocks = 1;
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline Bytes pair_dot(Bytes w, const std::int32_t* x) { return {_mm512_maddubs_epi16(w.x, _mm512_set1_epi32(*x))}; }

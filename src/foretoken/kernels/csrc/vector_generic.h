@@ -192,6 +192,7 @@ inline V16 round_bf16(V16 a) { return V16::each([&](int i) { return from_bf16(to
 
 #if defined(FORETOKEN_WIDE_DOT_EMULATED)
 #define FORETOKEN_WIDE_DOT
+constexpr std::int32_t kInt8Excess = 128;  // what `flipped` adds to bytes of int8
 // Signed bytes plus 128, as unsigned ones.
 inline Bytes flipped(Bytes a) {
   return Bytes::each([&](int i) { return a.x[i] ^ 0x80; });
@@ -211,6 +212,7 @@ inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) { return dot_of<std::
 inline Ints dot_positive(Ints sums, Bytes w, const std::int32_t* x) { return dot_of<std::int8_t, std::uint8_t>(sums, w, x); }
 constexpr int kCodedTiles = 2, kCodedRows = 3;  // of attention over bytes: tiles of places or numbers, and queries, at once
 #else
+constexpr std::int32_t kInt8Excess = 0;
 // For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline std::int16_t pair_at(Bytes a, int i) {
   std::int16_t r;
