@@ -27,8 +27,11 @@ PARTS = {  # package: what it is for, and pip's requirement
 }
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _FLAGS = {  # what the system calls them
-    **{"dotprod": "asimddp", "avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni"},
-    **{"avx512bf16": "avx512_bf16", "amx": "amx_bf16"},
+    "dotprod": "asimddp",
+    "avxvnni": "avx_vnni",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "amx": "amx_bf16",
 }
 _UNKNOWN = "the compiler that built Foretoken"  # start of the module's reason where its build lacks an instruction set
 _AMX_FLAGS = ("amx_tile", "amx_bf16", "amx_int8")
