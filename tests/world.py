@@ -11,6 +11,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import never
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.uncached import UncachedVerifier
+from foretoken.verification.worker import WorkerVerifier
 from tests.decoder.low_bit_files import stored
 from tests.tiny import random_tensors, tiny_config
 
@@ -196,13 +198,16 @@ class Run:
         self.verdicts: dict[int, list[Verdict]] = {r.sequence: [] for r in requests}
         self.final_caches: dict[int, Snapshot] = {}
         self.errors: dict[int, ForetokenError] = {}
-        for verdicts in engine.run(requests):
-            for verdict in verdicts:
-                self.verdicts[verdict.sequence].append(verdict)
-                if verdict.error is not None:
-                    self.errors[verdict.sequence] = verdict.error
-                elif verdict.finish_reason is not None:
-                    self.final_caches[verdict.sequence] = Snapshot(caches[verdict.sequence])
+        with ExitStack() as ending:
+            if isinstance(verifier, WorkerVerifier):
+                ending.callback(verifier.close)
+            for verdicts in engine.run(requests):
+                for verdict in verdicts:
+                    self.verdicts[verdict.sequence].append(verdict)
+                    if verdict.error is not None:
+                        self.errors[verdict.sequence] = verdict.error
+                    elif verdict.finish_reason is not None:
+                        self.final_caches[verdict.sequence] = Snapshot(caches[verdict.sequence])
         if len(requests) == 1 and self.errors:
             raise self.errors[requests[0].sequence]
         self.sequences = {s: _joined(v) for s, v in self.verdicts.items()}

@@ -19,16 +19,18 @@ class WorkerVerifier:
     """Runs another verifier in a thread of its own, one call after the other, in their order.
 
     This pays if a pass waits for something other than the cores that draft, such as a disk or another device. `close`
-    ends the thread.
+    ends the thread, and so does the garbage collector, when nobody holds this object any more.
     """
 
     def __init__(self, near: Verifier) -> None:
         self.context_length, self.vocab_size = near.context_length, near.vocab_size
         self._near = near
-        self._thread = ThreadPoolExecutor(1, "foretoken-verifier", self._note)
+        # the thread's number, once the thread runs. What notes it knows nothing of this object: a thread that did would
+        # keep it alive, and so itself, if nobody closes it
+        idents = self._idents = list[int]()
+        self._thread = ThreadPoolExecutor(1, "foretoken-verifier", lambda: idents.append(threading.get_ident()))
         self._passes: dict[int, Future[list[Verdict]]] = {}
         self._tickets = itertools.count()
-        self._ident = 0  # the thread's, once the thread runs
 
     def admit(self, request: Request) -> None:
         """As the other one, after the passes under way."""
@@ -58,10 +60,7 @@ class WorkerVerifier:
         """Wait for the calls under way, and end the thread."""
         self._thread.shutdown()
 
-    def _note(self) -> None:
-        self._ident = threading.get_ident()
-
     def _ask(self, question: Callable[[], Result]) -> Result:
-        if threading.get_ident() == self._ident:
+        if threading.get_ident() in self._idents:
             return question()  # Python's garbage collector called from the thread itself: waiting would never end
         return self._thread.submit(question).result()
