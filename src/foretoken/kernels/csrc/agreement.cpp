@@ -231,11 +231,54 @@ bool agrees_on_attention(const Kernels& kernels) {
   return true;
 }
 
+// What stands between products: numbers that fill no register.
+bool agrees_on_numbers(const Kernels& kernels) {
+  constexpr int64_t n = 77, half = 21;
+  Dice dice(99);
+  Buffer<float> x = floats(2 * n);
+  for (auto& v : x) v = from_bf16(dice.bf16(124, 16));
+  const float* y = x.data() + n;
+  auto compute = [&](const Kernels& by) {
+    Buffer<float> all = floats(4 * n);
+    by.norm(x.data(), y, 1e-5f, n, all.data());
+    by.silu_mul(x.data(), y, n, all.data() + n);
+    std::memcpy(all.data() + 2 * n, x.data(), n * 4);
+    by.rotate(all.data() + 2 * n, y, y + half, half);
+    by.divide(x.data(), 3.0f, n, all.data() + 3 * n);
+    return all;
+  };
+  return same_by(kernels, compute);
+}
+
+// Which tokens are chosen of a row of logits, and their scores.
+bool agrees_on_choices(const Kernels& kernels) {
+  constexpr int64_t n = 300, count = 9;
+  Dice dice(31);
+  Buffer<float> logits = floats(n);
+  for (auto& v : logits) v = from_bf16(dice.bf16(126, 8));
+  for (int round = 0; round < 4; ++round) {
+    const Choice choice{0.8f, round == 1 ? 50 : 0, round == 2 ? 0.9 : 1.0, round == 3 ? 0.05 : 0.0, round != 1, 5, 0, 7, 0};
+    std::int64_t tokens[2][count] = {};
+    double scores[2][count] = {};
+    std::int64_t found[2];
+    const Kernels* both[2] = {kernels_generic(), &kernels};
+    const KeepSubnormals keep;
+    for (int i = 0; i < 2; ++i) {
+      Buffer<char> memory(static_cast<std::size_t>(rank_bytes(n, count)));
+      found[i] = both[i]->rank(logits.data(), n, choice, count, memory.data(), tokens[i], scores[i]);
+    }
+    if (found[0] != found[1] || std::memcmp(tokens[0], tokens[1], sizeof tokens[0]) != 0) return false;
+    if (std::memcmp(scores[0], scores[1], sizeof scores[0]) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool agrees(const Kernels& kernels) {
   const FlushSubnormals flush;
-  return agrees_on_floats(kernels) && agrees_on_many_rows(kernels) && agrees_on_codes(kernels) && agrees_on_attention(kernels);
+  return agrees_on_floats(kernels) && agrees_on_many_rows(kernels) && agrees_on_codes(kernels) &&
+         agrees_on_attention(kernels) && agrees_on_numbers(kernels) && agrees_on_choices(kernels);
 }
 
 }  // namespace foretoken

@@ -13,7 +13,7 @@ template <int kLane, bool kOdd, int N>
 [[gnu::always_inline]] inline void add_products(const std::uint32_t* column, const float32x4_t (&x)[N],
                                                 float32x4_t (&sums)[N][kParts]) {
   for (int part = 0; part < kParts; ++part) {
-    const uint32x4_t pairs = vld1q_u32(column + part * 4);
+    const uint32x4_t pairs = read<uint32x4_t>(column + part * 4);
     const uint32x4_t bits = kOdd ? vandq_u32(pairs, vdupq_n_u32(0xffff0000u)) : vshlq_n_u32(pairs, 16);
     const float32x4_t w = vreinterpretq_f32_u32(bits);
     for (int n = 0; n < N; ++n) sums[n][part] = vfmaq_laneq_f32(sums[n][part], w, x[n], kLane);
@@ -24,7 +24,7 @@ template <int kLane, bool kOdd, int N>
 template <bool kOdd, int N>
 [[gnu::always_inline]] inline void meet_pairs(const std::uint32_t* columns, const float* x, float32x4_t (&sums)[N][kParts]) {
   float32x4_t four[N];
-  for (int n = 0; n < N; ++n) four[n] = vld1q_f32(x + n * 32 + (kOdd ? 16 : 0));
+  for (int n = 0; n < N; ++n) four[n] = read<float32x4_t>(x + n * 32 + (kOdd ? 16 : 0));
   add_products<0, kOdd>(columns, four, sums);
   add_products<1, kOdd>(columns + 16, four, sums);
   add_products<2, kOdd>(columns + 32, four, sums);
@@ -51,7 +51,7 @@ inline void rows_block(const std::uint32_t* columns, const float* x, const Resul
   for (int n = 0; n < N; ++n) {
     for (int part = 0; part < kParts; ++part) {
       float* out = results.at(n) + part * 4;
-      vst1q_f32(out, vaddq_f32(vld1q_f32(out), vaddq_f32(even[n][part], odd[n][part])));
+      write(out, vaddq_f32(read<float32x4_t>(out), vaddq_f32(even[n][part], odd[n][part])));
     }
   }
 }
@@ -85,9 +85,9 @@ inline void load_columns(const void* const* weights, int64_t line, int64_t rest,
     }
     for (int t = 0; t < 16; t += 4) {
       uint32x4_t four[4];
-      for (int i = 0; i < 4; ++i) four[i] = vreinterpretq_u32_u16(vld1q_u16(rows[i] + t * 2));
+      for (int i = 0; i < 4; ++i) four[i] = vreinterpretq_u32_u16(read<uint16x8_t>(rows[i] + t * 2));
       transpose(four);
-      for (int i = 0; i < 4; ++i) vst1q_u32(columns + (t + i) * 16 + part * 4, four[i]);
+      for (int i = 0; i < 4; ++i) write(columns + (t + i) * 16 + part * 4, four[i]);
     }
   }
 }

@@ -7,21 +7,34 @@
 
 namespace {
 
-// T: a register. Of registers that hold what belongs together, the first has the first lanes.
+// T: a register. Of registers that hold what belongs together, the first has the first lanes. gcc 12 took the whole and its
+// registers for things of different types, and moved one's store behind the other's load (LOG.md).
 template <class T>
-struct Four {
+struct [[gnu::may_alias]] Four {
   T x[4];
 
   template <class F>
-  static Four each(F f) {
+  [[gnu::always_inline]] static Four each(F f) {
     return {{f(0), f(1), f(2), f(3)}};
   }
 };
 
+// A register from memory and back, of whatever type is there.
+template <class T>
+inline T read(const void* p) {
+  T r;
+  std::memcpy(&r, p, sizeof r);
+  return r;
+}
+template <class T>
+inline void write(void* p, T r) {
+  std::memcpy(p, &r, sizeof r);
+}
+
 using V16 = Four<float32x4_t>;
 
 inline V16 set1(float a) { return V16::each([&](int) { return vdupq_n_f32(a); }); }
-inline V16 load(const float* p) { return V16::each([&](int i) { return vld1q_f32(p + 4 * i); }); }
+inline V16 load(const float* p) { return V16::each([&](int i) { return read<float32x4_t>(p + 4 * i); }); }
 inline V16 load(const float* p, std::int64_t n) {
   if (n >= 16) return load(p);
   float part[16] = {};
@@ -30,12 +43,12 @@ inline V16 load(const float* p, std::int64_t n) {
 }
 inline float32x4_t widen_bf16(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
 inline V16 load_bf16(const std::uint16_t* p) {
-  const uint16x8_t a = vld1q_u16(p), b = vld1q_u16(p + 8);
+  const uint16x8_t a = read<uint16x8_t>(p), b = read<uint16x8_t>(p + 8);
   return {{widen_bf16(vget_low_u16(a)), widen_bf16(vget_high_u16(a)), widen_bf16(vget_low_u16(b)),
            widen_bf16(vget_high_u16(b))}};
 }
 inline V16 load_fp16(const std::uint16_t* p) {
-  return V16::each([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
+  return V16::each([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(read<uint16x4_t>(p + 4 * i))); });
 }
 inline V16 load_bf16(const std::uint16_t* p, std::int64_t n) {
   if (n >= 16) return load_bf16(p);
@@ -50,7 +63,7 @@ inline V16 load_fp16(const std::uint16_t* p, std::int64_t n) {
   return load_fp16(part);
 }
 inline void store(float* p, V16 a) {
-  for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.x[i]);
+  for (int i = 0; i < 4; ++i) write(p + 4 * i, a.x[i]);
 }
 inline void store(float* p, V16 a, std::int64_t n) {
   if (n >= 16) return store(p, a);
@@ -71,7 +84,7 @@ inline V16 max(V16 a, V16 b) { return V16::each([&](int i) { return max(a.x[i], 
 inline V16 keep(V16 a, V16 otherwise, int from, int to) {
   alignas(16) static constexpr std::int32_t kLanes[4] = {0, 1, 2, 3};
   return V16::each([&](int i) {
-    const int32x4_t lanes = vaddq_s32(vld1q_s32(kLanes), vdupq_n_s32(4 * i));
+    const int32x4_t lanes = vaddq_s32(read<int32x4_t>(kLanes), vdupq_n_s32(4 * i));
     return vbslq_f32(vandq_u32(vcgeq_s32(lanes, vdupq_n_s32(from)), vcltq_s32(lanes, vdupq_n_s32(to))), a.x[i],
                      otherwise.x[i]);
   });
@@ -104,7 +117,7 @@ inline unsigned lanes_of(uint32x4_t a, uint32x4_t b, uint32x4_t c, uint32x4_t d)
   alignas(16) static constexpr std::uint8_t kBits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
   const uint16x8_t first = vuzp1q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b));
   const uint16x8_t second = vuzp1q_u16(vreinterpretq_u16_u32(c), vreinterpretq_u16_u32(d));
-  const uint8x16_t set = vandq_u8(vuzp1q_u8(vreinterpretq_u8_u16(first), vreinterpretq_u8_u16(second)), vld1q_u8(kBits));
+  const uint8x16_t set = vandq_u8(vuzp1q_u8(vreinterpretq_u8_u16(first), vreinterpretq_u8_u16(second)), read<uint8x16_t>(kBits));
   return static_cast<unsigned>(vaddv_u8(vget_low_u8(set))) | static_cast<unsigned>(vaddv_u8(vget_high_u8(set))) << 8;
 }
 inline unsigned above(V16 a, V16 b) {
@@ -119,9 +132,9 @@ inline V16 cut_below(V16 a, float limit) {
 using Words = Four<uint64x2_t>;
 
 inline Words words(std::uint64_t a) { return Words::each([&](int) { return vdupq_n_u64(a); }); }
-inline Words load(const std::uint64_t* p) { return Words::each([&](int i) { return vld1q_u64(p + 2 * i); }); }
+inline Words load(const std::uint64_t* p) { return Words::each([&](int i) { return read<uint64x2_t>(p + 2 * i); }); }
 inline void store(std::uint64_t* p, Words a) {
-  for (int i = 0; i < 4; ++i) vst1q_u64(p + 2 * i, a.x[i]);
+  for (int i = 0; i < 4; ++i) write(p + 2 * i, a.x[i]);
 }
 inline Words plus(Words a, Words b) { return Words::each([&](int i) { return vaddq_u64(a.x[i], b.x[i]); }); }
 inline Words product(Words a, Words b) {
@@ -146,9 +159,9 @@ using Ints = Four<int32x4_t>;
 
 inline Bytes load_bytes(const void* p) {
   const auto* at = static_cast<const std::uint8_t*>(p);
-  return Bytes::each([&](int i) { return vld1q_u8(at + 16 * i); });
+  return Bytes::each([&](int i) { return read<uint8x16_t>(at + 16 * i); });
 }
-inline Bytes table16(const std::uint8_t* values) { return Bytes::each([&](int) { return vld1q_u8(values); }); }
+inline Bytes table16(const std::uint8_t* values) { return Bytes::each([&](int) { return read<uint8x16_t>(values); }); }
 template <int kShift>
 inline Bytes bits(Bytes a, int mask) {
   const uint8x16_t m = vdupq_n_u8(static_cast<std::uint8_t>(mask));
@@ -181,8 +194,8 @@ inline void store_bytes(V16 a, V16 b, void* to) {
     const uint8x16_t bytes = vuzp1q_u8(vreinterpretq_u8_u16(half(0)), vreinterpretq_u8_u16(half(2)));
     return vreinterpretq_u8_u16(vrev32q_u16(vreinterpretq_u16_u8(bytes)));  // the second two of each four in front
   };
-  vst1q_u8(static_cast<std::uint8_t*>(to), lowest(a));
-  vst1q_u8(static_cast<std::uint8_t*>(to) + 16, lowest(b));
+  write(static_cast<std::uint8_t*>(to), lowest(a));
+  write(static_cast<std::uint8_t*>(to) + 16, lowest(b));
 }
 inline Ints ints(std::int32_t a) { return Ints::each([&](int) { return vdupq_n_s32(a); }); }
 inline Ints load_ints(const void* p) {
@@ -190,7 +203,7 @@ inline Ints load_ints(const void* p) {
   return Ints::each([&](int i) { return vreinterpretq_s32_u8(bytes.x[i]); });
 }
 inline Ints load_small(const std::uint8_t* p) {
-  const uint8x16_t bytes = vld1q_u8(p);
+  const uint8x16_t bytes = read<uint8x16_t>(p);
   const uint16x8_t halves[2] = {vmovl_u8(vget_low_u8(bytes)), vmovl_u8(vget_high_u8(bytes))};
   return Ints::each([&](int i) {
     const uint16x8_t half = halves[i / 2];
@@ -233,7 +246,7 @@ inline V16 round_bf16(V16 a) {  // finite numbers
 constexpr std::int32_t kInt8Excess = 0;  // products of bytes are of signed ones
 
 // Four bytes at x, as often as they fit.
-inline int8x16_t four_at(const std::int32_t* x) { return vreinterpretq_s8_s32(vld1q_dup_s32(x)); }
+inline int8x16_t four_at(const std::int32_t* x) { return vreinterpretq_s8_s32(vdupq_n_s32(*x)); }
 
 #if defined(__ARM_FEATURE_DOTPROD)
 #define FORETOKEN_WIDE_DOT
