@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import foretoken
+from foretoken.pace.auto import AutoPace
 from foretoken.results.completion import Completion
 from tests.many import PROMPTS, SETTINGS, expect_all_the_same, expect_nothing_left, expect_same, model, truth
 
@@ -72,3 +75,18 @@ def in_a_thread(call: Callable[[], list[Completion]]) -> list[Completion]:
     thread.join(timeout=120)
     assert not thread.is_alive(), "it waits for somebody who is not asked"
     return found
+
+
+@pytest.mark.parametrize("draft", ["mxfp4,lookup", "mxfp4:k=2,lookup", "lookup"])
+def test_a_pace_that_adapts_serves_several_threads(draft: str) -> None:
+    ours = foretoken.load("stdlib-1m", draft=draft)
+    assert isinstance(ours.pace, AutoPace)
+    prompts = [f"def number_{at}(" for at in range(6)]
+    expected = foretoken.load("stdlib-1m", draft="none").generate_many(prompts, max_new_tokens=40)
+
+    def ask(prompt: str) -> tuple[int, ...]:
+        return tuple(ours.generate(prompt, max_new_tokens=40).tokens)
+
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        found = list(threads.map(ask, prompts))
+    assert found == [tuple(its.tokens) for its in expected]

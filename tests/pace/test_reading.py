@@ -106,10 +106,10 @@ def test_rows_of_prompts_are_forgotten_when_all_are_read() -> None:
     pace.choose(FOUR, left)
     pace.heard(round_of(250))
     pace.choose(FOUR, left)
-    assert pace._aside > 0.2
+    assert pace._loop.aside > 0.2
     pace.heard(RoundRecord(0, {}, {}, {4: 1}, 0.0, 0.06, read={4: 6}))
     pace.choose((*FOUR, 4), left)
-    assert pace._aside == 0.0
+    assert pace._loop.aside == 0.0
 
 
 def test_rounds_that_read_give_nothing_to_spend_on_trials() -> None:
