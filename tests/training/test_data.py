@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError
@@ -49,3 +50,24 @@ def test_every_twentieth_file_is_held_out(tokenizer: Tokenizer, tmp_path: Path) 
     learned, heldout = (tokenizer.decode(stream.tolist()) for stream in data.read([str(tmp_path)], tokenizer))
     assert [at for at in range(40) if f"number {at}\n" in heldout] == [19, 39]
     assert [at for at in range(40) if f"number {at}\n" not in learned] == [19, 39]
+
+
+def test_a_file_that_is_named_twice_is_read_once(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for at in range(40):
+        (tmp_path / ("sub" if at % 2 else ".") / f"{at:02}.txt").write_text(f"number {at}\n")
+    once = data.read([str(tmp_path)], tokenizer)
+    again = data.read([str(tmp_path), str(tmp_path / "sub"), f"{tmp_path}/sub/../sub"], tokenizer)
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+
+
+def test_the_standard_library_may_be_one_of_several_places(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data.corpus, "read_texts", lambda names: [("", f"library {names.stem}\n")])
+    (tmp_path / "own.txt").write_text("my own words\n" * 40)
+    learned, heldout = (tokenizer.decode(its.tolist()) for its in data.read(["stdlib", str(tmp_path)], tokenizer))
+    assert "library train-files" in learned
+    assert "library heldout-files" in heldout
+    assert "my own words" in learned
+    assert "my own words" in heldout

@@ -272,8 +272,9 @@ def with_draft(
     needs_memory = any(level.has_decoder or "from" in level.options for level in named)
     if model.settings.memory is not None and needs_memory:
         raise SettingError(
-            f"memory is {size(int(model.settings.memory))}, which was planned for draft {model.draft!r}; load the "
-            f"model anew with draft {draft!r} (python -m foretoken.bench.offload measures several)"
+            f"memory is {size(int(model.settings.memory))}, which was planned for draft {model.draft!r}, and draft "
+            f"{draft!r} needs some of it; load the model anew with it, or measure several under one bound with "
+            "`python -m foretoken.bench.offload`"
         )
     levels = sharing(find_levels(named, model.folder), model.target.weights)
     new = [level for level in levels if loaded is None or loaded_as(level) not in loaded]

@@ -20,6 +20,7 @@ from foretoken.bench.statistics import FEWEST
 from foretoken.common.progress import size
 from foretoken.errors import InputError
 
+TITLE = "# Decoding, measured"
 POSITIONS = 8  # positions of a draft that are shown
 _MOST = 1.05  # of what memory allows: a larger share means that memory was faster than measured
 _OFTEN = 10  # generations in a hundred with slow memory
@@ -34,7 +35,7 @@ def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, 
     """
     _expect_comparable(records)
     first = records[0][1]
-    lines = ["# Decoding, measured", "", where(first), ""]
+    lines = [TITLE, "", where(first), ""]
     for model in dict.fromkeys(record["model"] for _, record in records):
         lines += [f"## {model}", ""]
         for path, record in records:

@@ -174,6 +174,7 @@ class Journal:
         if self._path is None:
             return
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
                 file.write(_line(line))
                 file.flush()

@@ -15,8 +15,11 @@ from foretoken.common.files import expect_new, write_json
 from foretoken.errors import InputError
 from foretoken.settings.load import LoadSettings
 
+# what differs between the drafts; and what reads layers from the disk, where `auto` asks for no recommendation
+_WITHOUT = ("draft", "num_speculative_tokens", "rule", "cache", "pace", "memory", "stream_layers", "disk_bandwidth")
 
-@options.with_settings(without=("draft", "num_speculative_tokens", "rule", "cache", "pace"), generating=False)
+
+@options.with_settings(without=_WITHOUT, generating=False)
 def recommend(
     loading: LoadSettings,
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",

@@ -18,6 +18,7 @@ from foretoken.training import corpus
 log = logging.getLogger(__name__)
 
 STDLIB = "stdlib"  # the files that the embedded models were trained on
+_STDLIB = (corpus.TRAIN_FILES, corpus.HELDOUT_FILES)
 _EVERY = 20  # of so many files, one is held out
 
 
@@ -29,15 +30,24 @@ class Streams(NamedTuple):
 
 
 def read(data: Sequence[str], tokenizer: Tokenizer) -> Streams:
-    """The text of files, of all files below folders, or of `stdlib`, with an end token behind each file.
+    """The text of files, of all files below folders, or of `stdlib`, with an end token behind each file. A file that is
+    named several times, as below several folders, is read once.
 
-    Every twentieth file is held out, and of a single file its last twentieth. Of `stdlib`, the files are held out that
-    the embedded models have not seen. Of files that are not text, a warning says how many there are. Raises InputError
-    for a place without text.
+    Every twentieth file is held out, and of fewer files the last twentieth of their text. Of `stdlib`, the files are
+    held out that the embedded models have not seen. Of files that are not text, a warning says how many there are.
+    Raises InputError for a place without text.
     """
-    if list(data) == [STDLIB]:
-        return Streams(*(_joined(_listed(names), tokenizer) for names in (corpus.TRAIN_FILES, corpus.HELDOUT_FILES)))
-    texts = [text for place in data for text in _texts(Path(place).expanduser())]
+    streams = [Streams(*(_joined(_listed(names), tokenizer) for names in _STDLIB))] if STDLIB in data else []
+    texts: dict[Path, str] = {}
+    for place in data:
+        if place != STDLIB:
+            texts |= _texts(Path(place).expanduser())
+    if texts:
+        streams.append(_divided(list(texts.values()), tokenizer))
+    return Streams(*(torch.cat(parts) for parts in zip(*streams, strict=True)))
+
+
+def _divided(texts: Sequence[str], tokenizer: Tokenizer) -> Streams:
     if len(texts) < _EVERY:
         whole = _joined(iter(texts), tokenizer)
         cut = len(whole) - len(whole) // _EVERY
@@ -51,7 +61,8 @@ def _listed(names: Path) -> Iterator[str]:
     yield from (text for _, text in corpus.read_texts(names))
 
 
-def _texts(place: Path) -> list[str]:
+def _texts(place: Path) -> dict[Path, str]:
+    """The texts at a place, by where their files really lie."""
     if not place.exists():
         raise InputError(f"there is no file or folder {quoted(str(place), 80)} to train on; name files of text")
     files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
@@ -63,7 +74,7 @@ def _texts(place: Path) -> list[str]:
     if others:
         said = f"{many(len(others), 'file')} of {place}, such as {others[0].name}"
         log.warning("%s: not UTF-8 text, or not to be read; left out", said)
-    return [text for text in texts.values() if text]
+    return {file.resolve(): text for file, text in texts.items() if text}
 
 
 def _joined(texts: Iterator[str], tokenizer: Tokenizer) -> torch.Tensor:

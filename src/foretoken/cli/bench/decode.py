@@ -13,6 +13,7 @@ from foretoken.cli.common import say, saying
 from foretoken.cli.progress import bar
 from foretoken.common.files import expect_new, expect_place, write_json
 from foretoken.common.pictures import expect_drawable
+from foretoken.errors import InputError
 from foretoken.settings.load import LoadSettings
 
 _DRAFTS = ("none", "lookup", "mxfp4,lookup", "mxfp4:k=2,lookup")
@@ -70,6 +71,8 @@ def decode(
         expect_drawable(plot)
     if answers is not None:  # a folder, which is made where it is not there
         expect_place(answers / "answers.jsonl" if os.path.lexists(answers) else answers, what="answers")
+        if answers.is_dir() and any(answers.iterdir()):
+            raise InputError(f"{answers} holds files already; name another folder for the answers, or empty it")
 
     from foretoken.bench import decode as bench
     from foretoken.bench.report import lines
@@ -86,7 +89,7 @@ def decode(
     with saying(), bar(is_kept=json_file is not None) as progress:
         record, samples = bench.measure(asked, record=json_file, answers=answers is not None, progress=progress)
     if answers is not None:
-        answers.mkdir(exist_ok=True)
+        answers.mkdir(parents=True, exist_ok=True)
         for place in bench.write_answers(answers, samples):
             say(f"answers: {place}")
     if plot is not None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from foretoken.cli import options
-from foretoken.common.files import expect_place, write_json
+from foretoken.common.files import expect_new, write_json
 from foretoken.common.pictures import expect_drawable
 from foretoken.settings.load import expect_threads
 
@@ -48,7 +48,7 @@ def kernels(
     """
     expect_threads(threads)
     if json_file is not None:
-        expect_place(json_file)
+        expect_new(json_file)
     if plot is not None:
         expect_drawable(plot)
 

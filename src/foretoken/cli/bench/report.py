@@ -35,7 +35,7 @@ def report(
     from foretoken.bench.runs import KIND
 
     if out is not None:
-        expect_place(out, what="report")
+        expect_place(out, what="report", is_one=lambda start: start.startswith(reports.TITLE.encode()))
     read = sorted(((path, records.read(path)) for path in files), key=lambda each: str(each[1]["model"]))
     if out is None:
         print("\n".join(reports.report(read)).rstrip())
