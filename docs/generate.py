@@ -38,6 +38,8 @@ def _default(option: Any) -> str:
     default = option.default
     if isinstance(default, list):
         default = ", ".join(map(str, default)) or None
+    if isinstance(default, bool) and option.opts and option.secondary_opts:  # which of its two names says what is usual
+        return f"`{(option.opts if default else option.secondary_opts)[0]}`"
     return "" if default is None or isinstance(default, bool) else f"`{default}`"
 
 
@@ -100,7 +102,7 @@ def command_line() -> Iterator[str]:
         for panel, its_options in panels.items():
             yield from ("", f"| {panel} | default | |", "|---|---|---|")
             for option in its_options:
-                names = ", ".join(f"`{name}`" for name in option.opts or option.secondary_opts)
+                names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
                 yield f"| {names} | {_default(option)} | {option.help} |"
     yield from _drafts()
     yield from ("", END_OF_COMMANDS)

@@ -164,6 +164,8 @@ def test_a_bound_is_one_of_the_context_too() -> None:
     model = foretoken.load("stdlib-1m", draft="none", memory="2GiB")
     assert model.context_length == 1024
     assert foretoken.load("stdlib-1m", draft="none", context=40).context_length == 40
+    with pytest.raises(SettingError, match="context is 99999, and the model has 2048; leave it out"):
+        foretoken.load("stdlib-1m", draft="none", context=99_999)
     short = foretoken.load("stdlib-1m", draft="none", context=40)
     done = short.generate("def f(x):", max_new_tokens=100, ignore_eos=True)
     assert done.finish_reason == "length"

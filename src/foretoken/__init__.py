@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foretoken.api.model import Model
     from foretoken.api.remote import connect
     from foretoken.errors import (
+        AwayError,
         BatchError,
         CheckpointError,
         ContractError,
@@ -56,6 +57,7 @@ _HOMES = {
     "foretoken.api.build": ("load",),
     "foretoken.api.chat": ("Chat",),
     "foretoken.errors": (
+        "AwayError",
         "BatchError",
         "CheckpointError",
         "ContractError",
@@ -91,6 +93,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Audit",
+    "AwayError",
     "BatchError",
     "Chat",
     "CheckpointError",

@@ -13,6 +13,7 @@
     │   └── UnsupportedModelError (NotImplementedError)  an architecture or feature that is not here yet
     ├── NumericsError (ArithmeticError)     a NaN where a number is needed: never turned into a token
     ├── RemoteError (ConnectionError)       a host cannot be reached, refuses, or says what makes no sense
+    │   └── AwayError                         it is not there, or has no room: it may help to try again later
     ├── BatchError                          some prompts of many failed; what was generated is in it
     ├── ContractError (RuntimeError)        a part broke the rules between parts: a bug, ours or a plug-in's
     └── NativeError (RuntimeError)          the native module is required or forced, and cannot be had
@@ -84,6 +85,10 @@ class NumericsError(ForetokenError, ArithmeticError):
 
 class RemoteError(ForetokenError, ConnectionError):
     """A host that checks drafts cannot be reached, refuses, or says what makes no sense."""
+
+
+class AwayError(RemoteError):
+    """A host is not there, or has no room now. It may help to try again later."""
 
 
 class BatchError(ForetokenError):

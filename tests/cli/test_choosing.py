@@ -118,6 +118,8 @@ def test_what_changes_nothing_is_told(cli: Cli) -> None:
     ran = cli("generate", PROMPT, *MODEL, "--max-new-tokens", 2, "--top-p", 0.5, "--seed", 3)
     assert ran.code == 0
     assert ran.err.endswith("-- decoding was greedy, so --top-p, --seed changed nothing; give --temperature\n")
+    ran = cli("generate", PROMPT, *MODEL, "--max-new-tokens", 2, "--rule", "rejection")
+    assert ran.err.endswith("-- decoding was greedy, so --rule changed nothing; give --temperature\n")
     assert cli("generate", PROMPT, *MODEL, "--max-new-tokens", 2, "--temperature", 1, "--seed", 3).err.count("\n") == 1
 
 
@@ -201,6 +203,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert message in ran.err
     assert ran.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_the_mark_that_some_editors_put_before_a_text_is_none_of_it(cli: Cli, tmp_path: Path) -> None:
+    texts = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "prompt.txt").write_bytes(mark + b"def add(a, b):")
+        ran = cli("generate", *MODEL, "--prompt-file", tmp_path / "prompt.txt", "--max-new-tokens", 8, "--json")
+        texts.append({name: json.loads(ran.out)[name] for name in ("text", "prompt_tokens")})
+    assert texts[0] == texts[1]
 
 
 def test_a_schema_that_is_no_text_is_refused(cli: Cli, tmp_path: Path) -> None:

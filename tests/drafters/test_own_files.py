@@ -83,6 +83,9 @@ def test_a_place_without_a_text_is_said(tmp_path: Path, caplog: pytest.LogCaptur
     (tmp_path / "weights").write_bytes(b"a\0b")
     OwnFiles(tmp_path / "weights", tokenizer).wait()
     assert f"{tmp_path / 'weights'} holds no text that can be read, so nothing is drafted from it" in caplog.text
+    (tmp_path / "empty").touch()
+    OwnFiles(tmp_path / "empty", tokenizer).wait()
+    assert f"{tmp_path / 'empty'} holds no text that can be read" in caplog.text
 
 
 def test_more_than_fits_is_left_out_and_said(

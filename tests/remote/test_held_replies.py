@@ -11,8 +11,7 @@ import pytest
 import foretoken
 from foretoken.api.remote import stop_waiting
 from foretoken.cli.holding import Shown, held_reply
-from foretoken.errors import InputError, SettingError
-from foretoken.remote.link import AwayError
+from foretoken.errors import AwayError, InputError, SettingError
 from foretoken.settings.generate import GenerateSettings
 from tests.remote.coming_back import ASKED, AWAY, CAME, ComingBack, coming_back, soon, started, text_of
 from tests.remote.served import MODEL, PROMPT, client, plain, truth

@@ -12,7 +12,8 @@ from urllib.parse import urlparse
 import pytest
 
 import foretoken
-from foretoken.errors import SettingError
+from foretoken.errors import AwayError, SettingError
+from foretoken.serve.answering import Answering
 from foretoken.serve.server import ServerSettings, keys_of
 from tests.serve.served import PROMPT, Served, serving
 
@@ -39,7 +40,7 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
     ({"n": 10**30}, "n", "n is 1000000000000000000000000000000, expected at most 256"),
     ({"logprobs": 101}, "logprobs", "logprobs is 101, expected a whole number, 0 to 100"),
     ({"stop": ["a", ""]}, "stop", "stop is '', expected a text or several, none of them empty"),
-    ({"stop": ["a"] * 17}, "stop", "stop"),
+    ({"stop": ["a"] * 17}, "stop", "it holds 17 texts, expected at most 16"),
     ({"seed": 2**70}, "seed", "seed"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias names token 'x', expected a number"),
     ({"logit_bias": {"9999999": 1}}, None, "logit_bias names token 9999999; the model has tokens 0 to"),
@@ -263,6 +264,20 @@ def test_with_a_key_or_for_other_machines_any_name_leads_to_a_server() -> None:
     assert ServerSettings(host="box").pages.names is None  # a name that others may know
     assert ServerSettings().pages.refusal("GET", {b"host": b"a.example"}) is not None
     assert ServerSettings().pages.refusal("GET", {}) is None  # HTTP/1.0
+
+
+def test_a_host_that_is_gone_may_be_asked_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*_: Any) -> Any:
+        raise AwayError("the host ws://there cannot be reached; start it")
+
+    monkeypatch.setattr(Answering, "read", away)
+    answer = served.ask("/v1/completions", {"prompt": PROMPT})
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "5"
+    assert answer.error["message"] == "the host ws://there cannot be reached; start it"
+    assert "Traceback" not in caplog.text
 
 
 def test_who_looks_whether_a_server_is_there_may_leave_the_body_out(served: Served) -> None:

@@ -185,7 +185,7 @@ def load_level(
     codes_places = level.reads_int8 and _why_not_int8(config, settings) is None
     decoder = decoder_of(config, weights, settings, codes_places=codes_places)
     if decoder.codes_places:
-        log.info("%s: reads old keys and values in int8 (kv=full turns it off)", level.called)
+        log.debug("%s: reads old keys and values in int8 (kv=full turns it off)", level.called)
     return LoadedLevel(decoder, tokenizer, copy)
 
 

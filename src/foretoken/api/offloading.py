@@ -85,7 +85,10 @@ class Offloading:
 
 
 def bounded(config: DecoderConfig, settings: LoadSettings) -> DecoderConfig:
-    """The configuration with the context that the settings allow."""
+    """The configuration with the context that the settings allow. Raises SettingError for one that is longer than the
+    model's."""
+    if settings.context is not None and settings.context > config.context_length:
+        raise SettingError(f"context is {settings.context}, and the model has {config.context_length}; leave it out")
     context = settings.context or (_CONTEXT if settings.memory is not None else config.context_length)
     return replace(config, context_length=min(context, config.context_length))
 

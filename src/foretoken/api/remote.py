@@ -27,7 +27,7 @@ from foretoken.drafters.packing import shared_with
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.drafters.table import CHAIN, TREE
 from foretoken.drafters.trained import expect_places, trained_level
-from foretoken.errors import DraftSpecError, RemoteError, SettingError, quoted
+from foretoken.errors import AwayError, DraftSpecError, RemoteError, SettingError, quoted
 from foretoken.kernels import forked, native
 from foretoken.pace.unpriced import SeenCost
 from foretoken.prices.price import Price
@@ -37,7 +37,7 @@ from foretoken.remote.alone import Alone, UnlessAlone
 from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.features import layout_of
 from foretoken.remote.files import tokenizer_of
-from foretoken.remote.link import Address, AwayError, token_of
+from foretoken.remote.link import Address, token_of
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
 from foretoken.settings.values import one_of

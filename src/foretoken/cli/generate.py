@@ -150,7 +150,7 @@ def generate(
             _tell(done, loaded, generating, len(completions))
         if stats:
             print_stats(done)
-    if not as_json and (idle := options.without_effect(generating)):
+    if not as_json and (idle := options.without_effect(generating, loading)):
         say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
     if not as_json and loading.draft.strip() == "none" and loading.num_speculative_tokens is not None:
         say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")

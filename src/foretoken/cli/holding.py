@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from foretoken.cli.common import say
 from foretoken.common.progress import many
-from foretoken.errors import RemoteError
+from foretoken.errors import AwayError, RemoteError
 from foretoken.loop.output import Piece, Stream
-from foretoken.remote.link import AwayError
 from foretoken.settings.generate import GenerateSettings
 
 if TYPE_CHECKING:

@@ -300,11 +300,14 @@ def with_settings(
     return decorate
 
 
-def without_effect(generating: GenerateSettings) -> list[str]:
+def without_effect(generating: GenerateSettings, loading: LoadSettings) -> list[str]:
     """The options that change nothing because decoding is greedy."""
+    if generating.temperature > 0:
+        return []
     usual, names = GenerateSettings(), ("top_k", "top_p", "min_p", "seed", "n")
     given = [name for name in names if getattr(generating, name) != getattr(usual, name)]
-    return [f"--{name.replace('_', '-')}" for name in given if generating.temperature == 0]
+    rule = ["--rule"] if loading.rule != LoadSettings().rule else []
+    return [*(f"--{name.replace('_', '-')}" for name in given), *rule]
 
 
 def _one_draft(given: Sequence[str]) -> str:

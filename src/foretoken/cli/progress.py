@@ -40,7 +40,7 @@ class _Lines:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if total <= 1:
-            if not self._telling:
+            if what and not self._telling:
                 say(what)
             return
         if not self._is_kept and self._told < 0 and not done:

@@ -63,7 +63,7 @@ class OwnFiles:
         index = SuffixArray(texts)
         seconds = time.perf_counter() - began
         log.debug("lookup: %d files of %s indexed, %d tokens, in %.1f s", len(texts), self._place, count, seconds)
-        if not texts:
+        if not count:
             log.warning("lookup: %s holds no text that can be read, so nothing is drafted from it", self._place)
         if left_out:
             log.warning(

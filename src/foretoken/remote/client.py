@@ -18,14 +18,14 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
-from foretoken.errors import ContractError, InputError, RemoteError, SettingError, one_line
+from foretoken.errors import AwayError, ContractError, InputError, RemoteError, SettingError, one_line
 from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 from foretoken.remote.about import About
 from foretoken.remote.alone import Alone
 from foretoken.remote.answers import Answers
 from foretoken.remote.features import Arriving, bytes_of_row
 from foretoken.remote.limits import asked_of
-from foretoken.remote.link import Address, AwayError, Link
+from foretoken.remote.link import Address, Link
 from foretoken.remote.seats import Seat
 from foretoken.remote.wire import (
     MOST_JSON,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from foretoken.common.files import read_bytes
-from foretoken.errors import RemoteError, SettingError, one_line, quoted
+from foretoken.errors import AwayError, RemoteError, SettingError, one_line, quoted
 from foretoken.remote.about import About
 from foretoken.remote.wire import LARGEST, VERSION, Code, ErrorBody, Kind, Message, read_json, to_json
 
@@ -264,10 +264,6 @@ class Link:
         self._closed.set()
         self._outbox.put(None)
         self._lost(error)
-
-
-class AwayError(RemoteError):
-    """A host is not there, or has no room now. It may help to try again later."""
 
 
 class OtherModelError(RemoteError):

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from foretoken.api.model import Model
 from foretoken.common.version import VERSION
-from foretoken.errors import ForetokenError, cut, one_line
+from foretoken.errors import AwayError, ForetokenError, cut, one_line
 from foretoken.serve.answering import KINDS, Answering
 from foretoken.serve.asked import Asked, Done
 from foretoken.serve.asking import Asking
@@ -344,7 +344,9 @@ def _under_way(asked: Asked) -> Json:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     served = as_served(error)
-    if served.status >= 500 and isinstance(error, ForetokenError) and not isinstance(error, ServeError):
+    if served.status == 503 and isinstance(error, AwayError):
+        log.warning("%s", error)
+    elif served.status >= 500 and isinstance(error, ForetokenError) and not isinstance(error, ServeError):
         log.error("a request has failed", exc_info=error)  # of other errors, the HTTP server logs the same
     return JSONResponse(body(served), served.status, headers(served))
 

@@ -78,7 +78,9 @@ class Asking:
             ),
         )
         if longest is not None and longest < 1 and longest != -1 and not (longest == 0 and body.echo):
-            raise refused("max_tokens", f"max_tokens is {longest}, expected 1 or more")
+            raise refused(
+                "max_tokens", f"max_tokens is {longest}, expected 1 or more, or -1: as many as there is room for"
+            )
         texts = [""] * len(prompts)
         if body.echo:
             texts = [

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foretoken.errors import ForetokenError, InputError, one_line, quoted
+from foretoken.errors import AwayError, ForetokenError, InputError, one_line, quoted
 
 NAME = r"[\w.:-]{1,100}"  # what a request may be called, so that no log or header is misread
+_AWAY = 5  # seconds after which a host may be there again
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -74,7 +75,8 @@ def invalid(found: Mapping[str, Any], place: Sequence[str]) -> ServeError:
     elif found["type"] == "missing":
         said = f"{where} is missing"
     else:
-        said = f"{where} is {quoted(found.get('input'))}: {found['msg'][:1].lower()}{found['msg'][1:]}"
+        why = found["msg"].removeprefix("Value error, ")  # of a check of our own
+        said = f"{where} is {quoted(found.get('input'))}: {why[:1].lower()}{why[1:]}"
     return ServeError(400, said, param=place[0] if place else None)
 
 
@@ -84,6 +86,8 @@ def as_served(error: BaseException) -> ServeError:
         return error
     if isinstance(error, InputError):
         return ServeError(400, str(error))
+    if isinstance(error, AwayError):  # the model is on a host
+        return ServeError(503, str(error), again=_AWAY)
     if isinstance(error, ForetokenError):
         return ServeError(500, str(error))
     return ServeError(500, "the server failed; its log says why")

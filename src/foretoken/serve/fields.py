@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from foretoken.errors import cut, quoted
 from foretoken.serve.errors import NAME, refused
@@ -17,7 +17,17 @@ from foretoken.serve.errors import NAME, refused
 MOST_STOPS = 16
 _Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 _Seed: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-Stop: TypeAlias = str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None
+
+
+def _few(stop: str | list[str] | None) -> str | list[str] | None:
+    if isinstance(stop, list) and len(stop) > MOST_STOPS:
+        raise ValueError(f"it holds {len(stop)} texts, expected at most {MOST_STOPS}")
+    return stop
+
+
+Stop: TypeAlias = Annotated[
+    str | list[str] | None, AfterValidator(_few), Field(description=f"A text, or up to {MOST_STOPS}.")
+]
 
 
 def _kind_of(prompt: Any) -> str:
@@ -137,7 +147,10 @@ class CompletionBody(Sampled):
     """`/v1/completions`."""
 
     prompt: Prompts
-    max_tokens: int | None = Field(None, description="16, if it is left out. llama.cpp's n_predict is taken, too.")
+    max_tokens: int | None = Field(
+        None,
+        description="16, if it is left out; -1, as in llama.cpp: as many as there is room for. n_predict is taken.",
+    )
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool | None = None
