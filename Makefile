@@ -47,7 +47,7 @@ check: $(INSTALLED) ## style, types, layers, and that generated documents are fr
 
 prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, bad input, a server, sanitizers: slow; records in results/
 	$(PIP) install -q --disable-pip-version-check "playwright>=1.45,<2"  # it drives the system's chromium
-	$(BIN)/python -m pytest -q -m prove tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m prove tests
 	$(BIN)/python -m tests.prove --seed $(SEED) --tokens $(TOKENS) --models "$(MODELS)" --out results/$(TODAY)-prove.json
 	$(BIN)/python -m foretoken.bench.constrained --out results/$(TODAY)-constrained.json
 	$(BIN)/python -m tests.prove.bad_input --out results/$(TODAY)-bad-input.json
