@@ -24,6 +24,8 @@ constexpr std::chrono::microseconds kSpin{300};
 inline void breathe() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" : : : "memory");  // waits some tens of cycles, where `yield` does nothing on most processors
 #else
   std::this_thread::yield();
 #endif
