@@ -202,7 +202,7 @@ def test_a_checkpoint_may_be_in_a_low_bit_format_too_and_is_no_copy() -> None:
         ("int4:group=0", "draft 'int4': group is '0', expected a whole number, 1 to 9999"),
         ("int4:group", "draft 'int4': 'group' has no value; expected group=..."),
         ("int4:inputs=fp16", "draft 'int4': inputs is 'fp16'; did you mean 'bf16'? (known: bf16, fastest, fp32, int8)"),
-        ("int4:kv=int4", "draft 'int4': kv is 'int4' (known: full, int8)"),
+        ("int4:kv=int4", "draft 'int4': kv is 'int4'; did you mean 'int8'? (known: full, int8)"),
         ("mxfp4:own-cache=yes", "draft 'mxfp4': own-cache takes no value; leave 'yes' out"),
         (
             "mxfp4:own_cache",

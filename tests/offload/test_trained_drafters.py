@@ -92,7 +92,7 @@ def test_what_a_drafter_takes_depends_on_the_types() -> None:
 @needs_native
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak of memory")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", ["", ":format=bf16:k=8:depth=6"])
+@pytest.mark.parametrize("options", ["", ":format=bf16:k=8:depth=5"])
 def test_the_memory_in_use_stays_within_the_bound(kind: str, options: str, large: Path, tmp_path: Path) -> None:
     bound, peak = bounded(large, written(kind, tmp_path / kind, large) + options)
     assert bound - 130_000_000 < peak <= bound, "filled, and not beyond"
