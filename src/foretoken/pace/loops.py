@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from foretoken.pace.plan import Plan
 from foretoken.pace.sharing import Shares, Sharing
 
-_MOST = 256  # loops that are remembered; a loop says nothing when it ends
+_MOST = 256  # sequences whose loop is remembered; a loop says nothing when it ends
 
 
 @dataclass
