@@ -8,7 +8,7 @@ from typing import Any
 
 
 def _post(body: bytes, *more: bytes, path: bytes = b"/v1/completions") -> bytes:
-    head = [b"POST " + path + b" HTTP/1.1", b"host: x", b"content-type: application/json", *more]
+    head = [b"POST " + path + b" HTTP/1.1", b"host: localhost", b"content-type: application/json", *more]
     if not any(each.lower().startswith((b"content-length", b"transfer-encoding")) for each in more):
         head.append(b"content-length: " + str(len(body)).encode())
     return b"\r\n".join(head) + b"\r\n\r\n" + body
@@ -79,16 +79,16 @@ def messages(chance: random.Random, random_ones: int) -> list[bytes]:
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET  /\r\n\r\n",
-        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\n" + b"".join(b"h%d: x\r\n" % at for at in range(20_000)) + b"\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nlarge: " + b"x" * 1_000_000 + b"\r\n\r\n",
-        b"GET /%00%ff%2e%2e/../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /v1/models/%F0%28%8C%28 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /v1/models/a%0d%0ab HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"TRACE / HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"CONNECT example:443 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /v1/foretoken/status HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nx-request-id: \xff\xfe\x01\r\n\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"".join(b"h%d: x\r\n" % at for at in range(20_000)) + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nlarge: " + b"x" * 1_000_000 + b"\r\n\r\n",
+        b"GET /%00%ff%2e%2e/../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /v1/models/%F0%28%8C%28 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /v1/models/a%0d%0ab HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"TRACE / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"CONNECT example:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /v1/foretoken/status HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nx-request-id: \xff\xfe\x01\r\n\r\n",
         _post(good, b"content-length: -1"),
         _post(good, b"content-length: 1e3"),
         _post(good, b"content-length: 29", b"content-length: 30"),

@@ -130,7 +130,7 @@ class _Client:
         content = json.dumps(body).encode()
         self.close()
         with socket.create_connection(self._process.place) as its:
-            head = f"POST {ask.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            head = f"POST {ask.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             message = head.encode() + f"content-length: {len(content)}\r\n\r\n".encode() + content
             its.sendall(message[: self._chance.randrange(1, len(message))])
 
