@@ -188,7 +188,9 @@ class _Rough:
             ("in chunks", "transfer-encoding: chunked"),
         ):
             reader, writer = await self._open()
-            line = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{head}\r\n\r\n"
+            line = (
+                f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{head}\r\n\r\n"
+            )
             writer.write(line.encode())
             answer = asyncio.create_task(_all_of(reader))
             piece = b"%x\r\n%s\r\n" % (len(_PIECE), _PIECE) if "chunked" in head else _PIECE
@@ -268,7 +270,8 @@ def rough(process: Process, asks: Sequence[Ask], seed: int, size: Size) -> dict[
 
 def _request(path: str, body: dict[str, Any], *, close: bool) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(content)}\r\n"
     return head.encode() + (b"connection: close\r\n" if close else b"") + b"\r\n" + content
 
 
