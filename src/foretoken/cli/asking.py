@@ -38,9 +38,8 @@ def read_prompt(prompt: str | None, file: Path | None, ids: str | None) -> str |
     place = "standard input" if file is None else file
     try:
         data = read_stream(sys.stdin.buffer) if file is None else read_bytes(file)
-        text = data.decode(
-            "utf-8-sig"
-        )  # some editors begin a file with a mark of its encoding, which nobody has written
+        # some editors begin a file with a mark of its encoding, which nobody has written
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise PromptError(f"{place} cannot be read ({error.strerror}); name a file of text") from None
     except UnicodeDecodeError as error:

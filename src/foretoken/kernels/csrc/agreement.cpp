@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "attention_in_parts.h"
 #include "bits.h"
 #include "buffer.h"
 #include "isas.h"
@@ -14,9 +15,9 @@ using std::int64_t;
 
 constexpr int64_t kMost = 40;  // rows that fill no block, as 24 do not
 
-class Dice {
+class Random {
  public:
-  explicit Dice(std::uint32_t seed) : state_(seed) {}
+  explicit Random(std::uint32_t seed) : state_(seed) {}
 
   std::uint32_t next() {
     state_ = state_ * 1664525u + 1013904223u;
@@ -34,10 +35,6 @@ class Dice {
   std::uint32_t state_;
 };
 
-bool same(const Buffer<float>& expected, const Buffer<float>& got) {
-  return std::memcmp(expected.data(), got.data(), expected.size() * 4) == 0;
-}
-
 Buffer<float> floats(int64_t count) { return Buffer<float>(static_cast<std::size_t>(count)); }
 
 Buffer<char> room(std::size_t bytes) { return Buffer<char>(bytes + InLines<char>::kLine); }
@@ -45,7 +42,8 @@ Buffer<char> room(std::size_t bytes) { return Buffer<char>(bytes + InLines<char>
 // compute(kernels) gives numbers: whether both instruction sets give the same.
 template <class Compute>
 bool same_by(const Kernels& kernels, const Compute& compute) {
-  return same(compute(*kernels_generic()), compute(kernels));
+  const auto expected = compute(*kernels_generic()), got = compute(kernels);
+  return std::memcmp(expected.data(), got.data(), expected.size() * sizeof expected[0]) == 0;
 }
 
 Buffer<float> linear(const Kernels& by, const void* const* rows, int64_t blocks, const float* x, int64_t n, int64_t k) {
@@ -72,14 +70,14 @@ Buffer<float> linear_repacked(const Kernels& by, const void* const* rows, int64_
 // Products of bf16, on numbers of all sizes, subnormal ones among them.
 bool agrees_on_floats(const Kernels& kernels) {
   constexpr int64_t k = 150, own_k = 128, own_blocks = 3;
-  Dice dice(12345);
+  Random random(12345);
   for (int round = 0; round < 8; ++round) {
     const std::uint32_t spread = round % 4 == 3 ? 200 : 1u << (round % 4 * 2);
     const std::uint32_t exponent = round < 4 ? 120 : 62;  // around 1, or where products leave the normal numbers
     std::vector<std::uint16_t> weights(static_cast<std::size_t>(own_blocks * kTile * k));
     Buffer<float> x = floats(kMost * k);
-    for (auto& w : weights) w = dice.bf16(exponent, spread);
-    for (auto& v : x) v = from_bf16(dice.bf16(exponent, spread));
+    for (auto& w : weights) w = random.bf16(exponent, spread);
+    for (auto& v : x) v = from_bf16(random.bf16(exponent, spread));
     const void *rows[kTile], *own_rows[own_blocks * kTile];
     // one behind the other, or at unequal distances, as keys may lie
     for (int64_t i = 0; i < kTile; ++i) rows[i] = weights.data() + (round % 2 ? i + i * i % 7 : i) * k;
@@ -97,11 +95,11 @@ bool agrees_on_floats(const Kernels& kernels) {
 bool agrees_on_many_rows(const Kernels& kernels) {
   if (!kernels.rows.together) return true;
   const int64_t n = kernels.rows.few + 21, blocks = 3, k = 600;
-  Dice dice(777);
+  Random random(777);
   std::vector<std::uint16_t> weights(static_cast<std::size_t>(blocks * kTile * k));
   Buffer<float> x = floats(n * k);
-  for (auto& w : weights) w = dice.bf16(120, 16);
-  for (auto& v : x) v = from_bf16(dice.bf16(120, 16));
+  for (auto& w : weights) w = random.bf16(120, 16);
+  for (auto& v : x) v = from_bf16(random.bf16(120, 16));
   const void* rows[blocks * kTile];
   for (int64_t i = 0; i < blocks * kTile; ++i) rows[i] = weights.data() + i * k;
   return same_by(kernels, [&](const Kernels& by) { return linear(by, rows, blocks, x.data(), n, k); }) &&
@@ -111,17 +109,17 @@ bool agrees_on_many_rows(const Kernels& kernels) {
 // Products of low-bit weights.
 bool agrees_on_codes(const Kernels& kernels) {
   constexpr int64_t k = 150, blocks = 2;
-  Dice dice(54321);
+  Random random(54321);
   Buffer<float> x = floats(kMost * k);
-  for (auto& v : x) v = dice.moderate();
+  for (auto& v : x) v = random.moderate();
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(blocks * blocks_of(k) * block_bytes(Format::int8)));
-  for (auto& c : codes) c = static_cast<std::uint8_t>(dice.next() % 255 - 127);  // of int8: -127 to 127
+  for (auto& c : codes) c = static_cast<std::uint8_t>(random.next() % 255 - 127);  // of int8: -127 to 127
   for (Format format : {Format::mxfp4, Format::int8, Format::int4, Format::int3, Format::int2}) {
     std::vector<std::uint8_t> scales(static_cast<std::size_t>(blocks * scale_bytes(format, 64, k)));
     for (std::size_t i = 0; i < scales.size(); ++i) {  // powers of two, or floats and bf16 numbers of moderate size
-      scales[i] = static_cast<std::uint8_t>(format == Format::mxfp4 ? 110 + dice.next() % 30
-                                            : format == Format::int8 ? (i % 4 == 3 ? 0x3c : dice.next())
-                                                                     : (i % 2 == 1 ? 0x3f : dice.next()));
+      scales[i] = static_cast<std::uint8_t>(format == Format::mxfp4 ? 110 + random.next() % 30
+                                            : format == Format::int8 ? (i % 4 == 3 ? 0x3c : random.next())
+                                                                     : (i % 2 == 1 ? 0x3f : random.next()));
     }
     const Codes w{format, 64, codes.data(), scales.data()};
     for (Inputs inputs : {Inputs::bf16, Inputs::int8}) {
@@ -148,9 +146,9 @@ struct Text {
   std::vector<std::uint16_t> numbers = std::vector<std::uint16_t>(2 * kPlaces * kWidth);
   const void *keys[kPlaces], *values[kPlaces];
 
-  explicit Text(Dice dice) {
-    for (auto& q : queries) q = from_bf16(dice.bf16(124, 4));
-    for (auto& v : numbers) v = dice.bf16(124, 4);
+  explicit Text(Random random) {
+    for (auto& q : queries) q = from_bf16(random.bf16(124, 4));
+    for (auto& v : numbers) v = random.bf16(124, 4);
     for (int64_t i = 0; i < kPlaces; ++i) {
       keys[i] = numbers.data() + (i * 37 % kPlaces) * kWidth;
       values[i] = numbers.data() + (kPlaces + i) * kWidth;
@@ -203,23 +201,19 @@ Buffer<float> attention_in_int8(const Kernels& by, const Text& text, int64_t n) 
   by.code_places(Format::bf16, text.places(), k, coded.data());
   by.pack_coded(Inputs::int8, Format::int8, text.queries.data(), k, 0, n, n, k, packed.data());
   const CodedPlaces places = CodedPlaces::at(coded.data(), k);
+  const Queries queries{packed.data(), n, k, 0.125f, its.found};
   if (by.attend_coded) {
-    by.attend_coded(places, coded.data(), CodedPlaces::bytes(k), {packed.data(), n, k, 0.125f, its.found});
-    return its.all;
+    by.attend_coded(places, coded.data(), CodedPlaces::bytes(k), queries);
+  } else {
+    Buffer<float> scores = floats(n * kScoresApart);
+    Buffer<char> weights = room(by.coded_bytes(Inputs::int8, n, Text::kPlaces));
+    attend_in_parts(by, places, queries, scores.data(), weights.data());
   }
-  Buffer<float> scores = floats(n * kScoresApart);
-  by.linear_coded(Inputs::int8, places.keys, Text::kPlaces / kTile, k, {packed.data(), n, 0, n}, {scores.data(), kScoresApart});
-  for (int64_t q = 0; q < n; ++q) {
-    by.soften(Format::fp32, scores.data() + q * kScoresApart, 0, Text::kPlaces, 0.125f, its.found.tops + q, its.found.sums + q);
-  }
-  packed = room(by.coded_bytes(Inputs::int8, n, Text::kPlaces));
-  by.pack_coded(Inputs::int8, Format::int8, scores.data(), kScoresApart, 0, n, n, Text::kPlaces, packed.data());
-  by.linear_coded(Inputs::int8, places.values, k / kTile, Text::kPlaces, {packed.data(), n, 0, n}, {its.found.outs, k});
   return its.all;
 }
 
 bool agrees_on_attention(const Kernels& kernels) {
-  const Text text(Dice(2026));
+  const Text text(Random(2026));
   for (int64_t n : {kMost, int64_t{24}, int64_t{3}, int64_t{1}}) {
     auto parts = [&](int64_t from, int64_t to) {
       return same_by(kernels, [&](const Kernels& by) { return attention_in_parts(by, text, n, from, to); });
@@ -234,9 +228,9 @@ bool agrees_on_attention(const Kernels& kernels) {
 // What stands between products: numbers that fill no register.
 bool agrees_on_numbers(const Kernels& kernels) {
   constexpr int64_t n = 77, half = 21;
-  Dice dice(99);
+  Random random(99);
   Buffer<float> x = floats(2 * n);
-  for (auto& v : x) v = from_bf16(dice.bf16(124, 16));
+  for (auto& v : x) v = from_bf16(random.bf16(124, 16));
   const float* y = x.data() + n;
   auto compute = [&](const Kernels& by) {
     Buffer<float> all = floats(4 * n);
@@ -253,22 +247,21 @@ bool agrees_on_numbers(const Kernels& kernels) {
 // Which tokens are chosen of a row of logits, and their scores.
 bool agrees_on_choices(const Kernels& kernels) {
   constexpr int64_t n = 300, count = 9;
-  Dice dice(31);
+  Random random(31);
   Buffer<float> logits = floats(n);
-  for (auto& v : logits) v = from_bf16(dice.bf16(126, 8));
+  for (auto& v : logits) v = from_bf16(random.bf16(126, 8));
   for (int round = 0; round < 4; ++round) {
     const Choice choice{0.8f, round == 1 ? 50 : 0, round == 2 ? 0.9 : 1.0, round == 3 ? 0.05 : 0.0, round != 1, 5, 0, 7, 0};
-    std::int64_t tokens[2][count] = {};
-    double scores[2][count] = {};
-    std::int64_t found[2];
-    const Kernels* both[2] = {kernels_generic(), &kernels};
     const KeepSubnormals keep;
-    for (int i = 0; i < 2; ++i) {
+    auto choose = [&](const Kernels& by) {  // how many were found, their scores and their tokens
       Buffer<char> memory(static_cast<std::size_t>(rank_bytes(n, count)));
-      found[i] = both[i]->rank(logits.data(), n, choice, count, memory.data(), tokens[i], scores[i]);
-    }
-    if (found[0] != found[1] || std::memcmp(tokens[0], tokens[1], sizeof tokens[0]) != 0) return false;
-    if (std::memcmp(scores[0], scores[1], sizeof scores[0]) != 0) return false;
+      std::int64_t tokens[count] = {};
+      Buffer<double> all(1 + 2 * count);
+      all[0] = static_cast<double>(by.rank(logits.data(), n, choice, count, memory.data(), tokens, all.data() + 1));
+      for (int64_t i = 0; i < count; ++i) all[static_cast<std::size_t>(1 + count + i)] = static_cast<double>(tokens[i]);
+      return all;
+    };
+    if (!same_by(kernels, choose)) return false;
   }
   return true;
 }

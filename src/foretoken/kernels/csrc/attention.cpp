@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention_in_parts.h"
 #include "plan.h"
 
 #include "attention_block.inl"

@@ -1,5 +1,5 @@
 // Attention over places in int8 in one go, where there are products of bytes (`dot`). Part of isa.inl. It gives what
-// `CodedWalk::attend_in_parts` gives.
+// `attend_in_parts` gives.
 
 #if defined(FORETOKEN_WIDE_DOT)
 

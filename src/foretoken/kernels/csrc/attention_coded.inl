@@ -23,7 +23,7 @@ class CodedWalk {
         const char* later = h + 1 < heads_ ? places + bytes : next;
         a_.kernels.attend_coded(seen, later, later ? bytes : 0, its);
       } else {
-        attend_in_parts(seen, its);
+        attend_in_parts(a_.kernels, seen, its, scratch_.scores.data(), scratch_.coded_weights.data());
       }
     }
   }
@@ -38,29 +38,10 @@ class CodedWalk {
     at_least(scratch_.coded_queries, bytes * heads_);
     if (!a_.kernels.attend_coded) at_least(scratch_.coded_weights, bytes_of(kBlock));
     for (int64_t h = 0; h < heads_; ++h) {
-      pack(scratch_.queries.data() + h * queries_ * dim, dim, dim, scratch_.coded_queries.data() + h * bytes);
+      a_.kernels.pack_coded(Inputs::int8, Format::int8, scratch_.queries.data() + h * queries_ * dim, dim, 0, queries_, queries_,
+                            dim, scratch_.coded_queries.data() + h * bytes);
     }
     packed_ = true;
-  }
-
-  void pack(const float* x, int64_t stride, int64_t k, char* packed) const {
-    a_.kernels.pack_coded(Inputs::int8, Format::int8, x, stride, 0, queries_, queries_, k, packed);
-  }
-
-  void attend_in_parts(const CodedPlaces& seen, const Queries& its) {
-    char* weights = scratch_.coded_weights.data();
-    float* scores = scratch_.scores.data();
-    multiply(seen.keys, kBlock, its.width, its.packed, {scores, kScoresApart});
-    for (int64_t q = 0; q < queries_; ++q) {
-      a_.kernels.soften(Format::fp32, scores + q * kScoresApart, 0, kBlock, its.scale, its.found.tops + q, its.found.sums + q);
-    }
-    pack(scores, kScoresApart, kBlock, weights);
-    multiply(seen.values, its.width, kBlock, weights, {its.found.outs, its.width});
-  }
-
-  void multiply(const Codes& weights, int64_t outputs, int64_t k, const void* packed, const Results& results) const {
-    static_assert(kBlock <= kTogether * kTile && kWidestKey <= kTogether * kTile);
-    a_.kernels.linear_coded(Inputs::int8, weights, outputs / kTile, k, {packed, queries_, 0, queries_}, results);
   }
 
   const Attention& a_;

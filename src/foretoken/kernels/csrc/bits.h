@@ -2,6 +2,7 @@
 // sits in an anonymous namespace: the linker must not choose one instruction set's copy for another.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -50,5 +51,13 @@ inline std::uint16_t to_fp16(float x) {
   const std::uint32_t kept = whole >> shift, rest = whole & ((1u << shift) - 1u), half = 1u << (shift - 1u);
   return static_cast<std::uint16_t>(sign | (kept + ((rest > half || (rest == half && (kept & 1u))) ? 1u : 0u)));
 }
+
+// The n of 16 numbers that are there, and zeros in place of the rest.
+template <class T>
+struct Part {
+  T x[16] = {};
+
+  Part(const T* p, std::int64_t n) { std::memcpy(x, p, static_cast<std::size_t>(n) * sizeof(T)); }
+};
 
 }  // namespace

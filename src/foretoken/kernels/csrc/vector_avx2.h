@@ -27,20 +27,14 @@ inline V16 load_bf16(const std::uint16_t* p) {
           widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
 inline V16 load_bf16(const std::uint16_t* p, std::int64_t n) {
-  if (n >= 16) return load_bf16(p);
-  std::uint16_t part[16] = {};
-  std::memcpy(part, p, static_cast<std::size_t>(n) * 2);
-  return load_bf16(part);
+  return n >= 16 ? load_bf16(p) : load_bf16(Part<std::uint16_t>(p, n).x);
 }
 inline V16 load_fp16(const std::uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
 inline V16 load_fp16(const std::uint16_t* p, std::int64_t n) {
-  if (n >= 16) return load_fp16(p);
-  std::uint16_t part[16] = {};
-  std::memcpy(part, p, static_cast<std::size_t>(n) * 2);
-  return load_fp16(part);
+  return n >= 16 ? load_fp16(p) : load_fp16(Part<std::uint16_t>(p, n).x);
 }
 inline void store(float* p, V16 a) {
   _mm256_storeu_ps(p, a.lo);

@@ -36,10 +36,7 @@ using V16 = Four<float32x4_t>;
 inline V16 set1(float a) { return V16::each([&](int) { return vdupq_n_f32(a); }); }
 inline V16 load(const float* p) { return V16::each([&](int i) { return read<float32x4_t>(p + 4 * i); }); }
 inline V16 load(const float* p, std::int64_t n) {
-  if (n >= 16) return load(p);
-  float part[16] = {};
-  std::memcpy(part, p, static_cast<std::size_t>(n) * 4);
-  return load(part);
+  return n >= 16 ? load(p) : load(Part<float>(p, n).x);
 }
 inline float32x4_t widen_bf16(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
 inline V16 load_bf16(const std::uint16_t* p) {
@@ -51,16 +48,10 @@ inline V16 load_fp16(const std::uint16_t* p) {
   return V16::each([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(read<uint16x4_t>(p + 4 * i))); });
 }
 inline V16 load_bf16(const std::uint16_t* p, std::int64_t n) {
-  if (n >= 16) return load_bf16(p);
-  std::uint16_t part[16] = {};
-  std::memcpy(part, p, static_cast<std::size_t>(n) * 2);
-  return load_bf16(part);
+  return n >= 16 ? load_bf16(p) : load_bf16(Part<std::uint16_t>(p, n).x);
 }
 inline V16 load_fp16(const std::uint16_t* p, std::int64_t n) {
-  if (n >= 16) return load_fp16(p);
-  std::uint16_t part[16] = {};
-  std::memcpy(part, p, static_cast<std::size_t>(n) * 2);
-  return load_fp16(part);
+  return n >= 16 ? load_fp16(p) : load_fp16(Part<std::uint16_t>(p, n).x);
 }
 inline void store(float* p, V16 a) {
   for (int i = 0; i < 4; ++i) write(p + 4 * i, a.x[i]);
